@@ -70,7 +70,10 @@ def shown(value: Any) -> str:
 def _parse_message(item: Any, path: Path) -> Message:
     if not isinstance(item, dict):
         raise RecordProblemError(path, f"a message must be an object; got {shown(item)}")
-    role = item.get("role")
+    for key in ("role",) if item.get("tool_calls") else ("role", "content"):
+        if key not in item:
+            raise RecordProblemError(path, f"the message has no '{key}'; add it")
+    role = item["role"]
     if role not in ROLES:
         raise RecordProblemError(
             (*path, "role"), f"'role' must be one of {', '.join(ROLES)}; got {shown(role)}"

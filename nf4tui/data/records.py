@@ -20,18 +20,18 @@ __all__ = ["FORMATS", "Conversation", "Message", "RecordFile", "ToolCall", "dete
 
 FORMATS = ("messages", "conversations", "prompt-completion", "alpaca", "text")
 
-_KEYS = (
-    ("messages", ("messages",)),
-    ("conversations", ("conversations",)),
-    ("prompt-completion", ("prompt", "completion")),
-    ("alpaca", ("instruction", "output")),
-    ("text", ("text",)),
-)
+_KEYS = {
+    "messages": ("messages",),
+    "conversations": ("conversations",),
+    "prompt-completion": ("prompt", "completion"),
+    "alpaca": ("instruction", "output"),
+    "text": ("text",),
+}
 
 
 def detect_format(record: dict[str, Any]) -> str | None:
     """The first format all of whose keys `record` has."""
-    for name, keys in _KEYS:
+    for name, keys in _KEYS.items():
         if all(key in record for key in keys):
             return name
     return None
@@ -77,6 +77,9 @@ class RecordFile:
                 f"{line.source}:1: the format {self.format} is not supported yet;"
                 f" convert the file to {' or '.join(_PARSERS)}"
             )
+        for key in _KEYS[self.format or ""]:
+            if key not in record:
+                raise line.error(1, f"the record has no '{key}', which --format {self.format} needs")
         try:
             return parse(record, line.source)
         except RecordProblemError as problem:

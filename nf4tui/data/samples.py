@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nf4tui.data.chat import SUPERVISE, render, tokenize
+from nf4tui.data.chat import SUPERVISE, Segment, render, tokenize
 from nf4tui.data.conversation import Conversation
 from nf4tui.data.files import expand
 from nf4tui.data.jsonl import BadLineError
@@ -120,13 +120,13 @@ def load_samples(
     seen: set[bytes] = set()
     for path in expand(paths):
         for conversation in _conversations(path, options, report):
-            sample = _fit(_sample(conversation, tokenizer, options), options, report)
-            if _spells_control_token(conversation, tokenizer):
+            segments = render(conversation, tokenizer.style, options.supervise)
+            if _spells_control_token(segments, tokenizer):
                 report.control_tokens.add(conversation.source)
-            if sample is None:
-                continue
-            _count(sample, report, seen)
-            samples.append(sample)
+            sample = _fit(_sample(conversation, segments, tokenizer), options, report)
+            if sample is not None:
+                _count(sample, report, seen)
+                samples.append(sample)
     if not samples:
         raise InputError(_nothing_left(paths, report, options))
     return Dataset(tuple(samples), report)
@@ -165,8 +165,8 @@ def _conversations(path: str, options: DataOptions, report: DataReport) -> Itera
     report.files.append(FileReport(path, file.format, file.records, file.file.bom, file.file.sha256))
 
 
-def _sample(conversation: Conversation, tokenizer: ChatTokenizer, options: DataOptions) -> Sample:
-    tokens = tokenize(render(conversation, tokenizer.style, options.supervise), tokenizer)
+def _sample(conversation: Conversation, segments: Sequence[Segment], tokenizer: ChatTokenizer) -> Sample:
+    tokens = tokenize(segments, tokenizer)
     tokens.supervised[:1] = False
     return Sample(tokens.ids, tokens.supervised, conversation.source, conversation)
 
@@ -205,8 +205,8 @@ def _count(sample: Sample, report: DataReport, seen: set[bytes]) -> None:
     report.lengths.append(len(sample.ids))
 
 
-def _spells_control_token(conversation: Conversation, tokenizer: ChatTokenizer) -> bool:
-    texts = [message.content for message in conversation.messages]
+def _spells_control_token(segments: Sequence[Segment], tokenizer: ChatTokenizer) -> bool:
+    texts = [segment.text for segment in segments if not segment.control]
     return any(name in text for text in texts for name in tokenizer.control_tokens)
 
 

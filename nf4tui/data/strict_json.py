@@ -15,9 +15,13 @@ from typing import Any
 MAX_DEPTH = 100
 MAX_NUMBER = 400  # characters; the largest double written out has 309 digits
 
+# Possessive, so that a string without an end costs one pass and no stack.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'
 _TOKEN = re.compile(
-    r'[ \t\n\r]*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<mark>[{}\[\],:])|(?P<scalar>[^\s{}\[\],:"]+))'
+    rf'[ \t\n\r]*+(?:(?P<string>{_STRING}")|(?P<mark>[{{}}\[\],:])|(?P<scalar>[^\s{{}}\[\],:"]++))', re.DOTALL
 )
+_STRINGS = re.compile(rf'{_STRING}(?:"|\\?\Z)', re.DOTALL)
+_BRACKETS = re.compile(r"[{}\[\]]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 Path = tuple[str | int, ...]
@@ -40,7 +44,7 @@ class _RefusedError(ValueError):
 
 def decode(text: str) -> Any:
     """The value of `text`. Raises JsonProblemError."""
-    if text.count("{") + text.count("[") > MAX_DEPTH:
+    if _deeper_than_allowed(text):
         _refuse(text)
     try:
         value = _DECODER.decode(text)
@@ -64,6 +68,18 @@ def column_of(text: str, path: Path) -> int:
             if depth == len(path):
                 return best
     return best
+
+
+def _deeper_than_allowed(text: str) -> bool:
+    """Whether brackets outside strings nest too deep, told before the recursive decoder sees them."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for mark in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if mark in "{[" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def _syntax_message(error: json.JSONDecodeError, text: str) -> str:
@@ -94,8 +110,7 @@ def _integer(digits: str) -> int:
 
 
 def _float(digits: str) -> float:
-    value = float(digits)
-    if len(digits) > MAX_NUMBER or not math.isfinite(value):
+    if len(digits) > MAX_NUMBER or not math.isfinite(value := float(digits)):
         raise _RefusedError("a number is too large")
     return value
 
