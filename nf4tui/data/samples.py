@@ -114,6 +114,14 @@ def load_samples(
     Raises InputError: what jsonl, records and messages refuse, and a data set with nothing to learn from.
     """
     options = options or DataOptions()
+    dataset = read_samples(paths, tokenizer, options)
+    if not dataset.samples:
+        raise InputError(nothing_left(paths, dataset.report, options))
+    return dataset
+
+
+def read_samples(paths: Sequence[str | Path], tokenizer: ChatTokenizer, options: DataOptions) -> Dataset:
+    """As load_samples, but a data set with nothing to learn from comes back empty, with its report."""
     _check(options)
     report = DataReport()
     samples: list[Sample] = []
@@ -127,9 +135,24 @@ def load_samples(
             if sample is not None:
                 _count(sample, report, seen)
                 samples.append(sample)
-    if not samples:
-        raise InputError(_nothing_left(paths, report, options))
     return Dataset(tuple(samples), report)
+
+
+def nothing_left(paths: Sequence[str | Path], report: DataReport, options: DataOptions) -> str:
+    """Why a data set has no samples, in one line."""
+    where = ", ".join(map(str, paths))
+    if not report.records:
+        return f"{where}: no records; write one JSON object a line"
+    reasons = [
+        f"{tally.count} {what}"
+        for tally, what in (
+            (report.bad, "bad"),
+            (report.dropped, f"longer than --max-seq-len {options.max_seq_len}"),
+            (report.unsupervised, "without a supervised token in the window"),
+        )
+        if tally.count
+    ]
+    return f"{where}: nothing to learn from: of {report.records} records, {', '.join(reasons)}"
 
 
 def scan_files(paths: Sequence[str | Path], options: DataOptions) -> DataReport:
@@ -208,19 +231,3 @@ def _count(sample: Sample, report: DataReport, seen: set[bytes]) -> None:
 def _spells_control_token(segments: Sequence[Segment], tokenizer: ChatTokenizer) -> bool:
     texts = [segment.text for segment in segments if not segment.control]
     return any(name in text for text in texts for name in tokenizer.control_tokens)
-
-
-def _nothing_left(paths: Sequence[str | Path], report: DataReport, options: DataOptions) -> str:
-    where = ", ".join(map(str, paths))
-    if not report.records:
-        return f"{where}: no records; write one JSON object a line"
-    reasons = [
-        f"{tally.count} {what}"
-        for tally, what in (
-            (report.bad, "bad"),
-            (report.dropped, f"longer than --max-seq-len {options.max_seq_len}"),
-            (report.unsupervised, "without a supervised token in the window"),
-        )
-        if tally.count
-    ]
-    return f"{where}: nothing to learn from: of {report.records} records, {', '.join(reasons)}"

@@ -16,11 +16,9 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from nf4tui.data.chat_template import ChatStyle, style_of
+from nf4tui.data.chat_template import style_of
+from nf4tui.data.chatml import TURN_END, TURN_START, ChatStyle
 from nf4tui.errors import InputError
-
-TURN_START = "<|im_start|>"
-TURN_END = "<|im_end|>"
 
 
 @dataclass(frozen=True, slots=True)
