@@ -31,8 +31,9 @@ class ChatStyle:
     """What differs between the published forms.
 
     name: `qwen2.5`, which has tools, or `qwen2`, which has none. default_system: the prompt of a
-    conversation without one, None: no system turn; default_system_with_tools: the same beside tools, empty where the form has none.
-    example: the tool-call example of the tools block (published with one brace, and with two).
+    conversation without one, None: no system turn; default_system_with_tools: the same beside tools, empty
+    where the form has none. example: the tool-call example of the tools block (published with one brace,
+    and with two).
     """
 
     name: str
