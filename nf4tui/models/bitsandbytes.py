@@ -1,0 +1,115 @@
+"""Projections as bitsandbytes stores them in a 4-bit checkpoint: NF4 plain or double-quantised.
+
+Beside `W.weight` (uint8 [n / 2, 1]) stand `W.weight.absmax`, `.quant_map` and a JSON object as bytes,
+`.quant_state.bitsandbytes__nf4`. With double quantisation absmax is uint8 and is rebuilt in float32 as
+    absmax[i] = nested_quant_map[u8[i]] * nested_absmax[i // 256] + nested_offset
+(bitsandbytes.functional.dequantize_blockwise, then the offset added), which is exact.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nf4tui.errors import InputError
+from nf4tui.models.weights import NF4_BLOCK, Nf4Tensor
+from nf4tui.reference.nf4 import CODE
+
+STATE_SUFFIX = ".quant_state.bitsandbytes__nf4"
+_PLAIN = ("", ".absmax", ".quant_map", STATE_SUFFIX)
+_NESTED = (".nested_absmax", ".nested_quant_map")
+
+Reader = Callable[[str], NDArray[Any]]
+
+
+def check_quantization_config(path: Path, config: dict[str, Any]) -> None:
+    """Refuses anything but bitsandbytes' NF4. `config`: config.json's quantization_config."""
+    method = config.get("quant_method", "bitsandbytes")
+    kind = config.get("bnb_4bit_quant_type", "fp4")
+    if method != "bitsandbytes" or not config.get("load_in_4bit", config.get("_load_in_4bit", False)):
+        raise InputError(
+            f"{path}: quantization_config: {method!r} without load_in_4bit is not supported; "
+            "use the original checkpoint, or one in bitsandbytes' NF4"
+        )
+    if kind != "nf4":
+        raise InputError(
+            f"{path}: quantization_config: bnb_4bit_quant_type is {kind!r}; only 'nf4' is supported"
+        )
+
+
+def nf4_tensor_names(weight: str, present: Callable[[str], bool]) -> list[str]:
+    """Names of the tensors that hold the NF4 matrix `weight` (`....q_proj.weight`)."""
+    suffixes = _PLAIN + (_NESTED if present(weight + _NESTED[0]) else ())
+    return [weight + suffix for suffix in suffixes]
+
+
+def read_nf4_tensor(where: Path, weight: str, shape: tuple[int, int], read: Reader) -> Nf4Tensor:
+    """The matrix `weight` of the given shape (out, in). `read` returns a tensor by name.
+    Raises InputError naming the tensor and what contradicts NF4 with blocks of 64."""
+
+    def refuse(suffix: str, why: str) -> InputError:
+        return InputError(f"{where}: tensor {weight + suffix!r}: {why}")
+
+    state = _quant_state(read(weight + STATE_SUFFIX), lambda why: refuse(STATE_SUFFIX, why))
+    if state.get("quant_type") != "nf4":
+        raise refuse(STATE_SUFFIX, f"quant_type is {state.get('quant_type')!r}; only nf4 is supported")
+    if state.get("blocksize") != NF4_BLOCK:
+        raise refuse(STATE_SUFFIX, f"blocksize is {state.get('blocksize')!r}; only {NF4_BLOCK} is supported")
+    if list(state.get("shape", ())) != list(shape):
+        raise refuse(STATE_SUFFIX, f"shape is {state.get('shape')!r}; config.json implies {list(shape)}")
+    code = read(weight + ".quant_map")
+    if code.dtype != np.float32 or not np.array_equal(code.reshape(-1), CODE):
+        raise refuse(".quant_map", "is not the NF4 code table")
+    size = math.prod(shape)
+    packed, absmax = read(weight), read(weight + ".absmax").reshape(-1)
+    if packed.dtype != np.uint8 or packed.size != -(-size // 2):
+        raise refuse("", f"{packed.dtype} {list(packed.shape)}; uint8 of {-(-size // 2)} bytes is needed")
+    if absmax.size != -(-size // NF4_BLOCK):
+        raise refuse(".absmax", f"{absmax.size} values; {-(-size // NF4_BLOCK)} are needed")
+    if "nested_blocksize" in state:
+        absmax = _dequantize_absmax(weight, absmax, state, read, refuse)
+    elif absmax.dtype != np.float32:
+        raise refuse(".absmax", f"is {absmax.dtype}; float32 is needed without double quantisation")
+    bad = int(np.count_nonzero(~np.isfinite(absmax)))
+    if bad:
+        raise refuse(".absmax", f"{bad} non-finite values; the checkpoint is damaged")
+    return Nf4Tensor(packed.reshape(-1), absmax, shape)
+
+
+def _quant_state(raw: NDArray[Any], refuse: Callable[[str], InputError]) -> dict[str, Any]:
+    try:
+        state = json.loads(raw.astype(np.uint8).tobytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise refuse("is not JSON") from error
+    if not isinstance(state, dict):
+        raise refuse("is not a JSON object")
+    return state
+
+
+def _dequantize_absmax(
+    weight: str,
+    codes: NDArray[Any],
+    state: dict[str, Any],
+    read: Reader,
+    refuse: Callable[[str, str], InputError],
+) -> NDArray[np.float32]:
+    block, offset = state["nested_blocksize"], state.get("nested_offset")
+    if not isinstance(block, int) or isinstance(block, bool) or block < 1:
+        raise refuse(STATE_SUFFIX, f"nested_blocksize is {block!r}")
+    if not isinstance(offset, int | float) or not math.isfinite(offset):
+        raise refuse(STATE_SUFFIX, f"nested_offset is {offset!r}")
+    table = read(weight + ".nested_quant_map").reshape(-1)
+    scales = read(weight + ".nested_absmax").reshape(-1)
+    if codes.dtype != np.uint8:
+        raise refuse(".absmax", f"is {codes.dtype}; uint8 is needed with double quantisation")
+    if table.dtype != np.float32 or table.size != 256:
+        raise refuse(".nested_quant_map", "must hold 256 float32 values")
+    if scales.dtype != np.float32 or scales.size != -(-codes.size // block):
+        raise refuse(".nested_absmax", f"must hold {-(-codes.size // block)} float32 values")
+    scale = np.repeat(scales, block)[: codes.size]
+    absmax: NDArray[np.float32] = table[codes] * scale + np.float32(offset)
+    return absmax
