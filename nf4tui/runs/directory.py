@@ -153,14 +153,14 @@ def _make_folders(run: RunDirectory) -> None:
 
 
 def _refuse_what_is_no_folder(path: Path) -> None:
-    if path.is_symlink():
-        raise InputError(f"{path}: is a symbolic link; name the folder itself with --out")
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise InputError(f"{path}: cannot be used ({error.strerror}); name another --out") from None
+    if stat.S_ISLNK(mode):
+        raise InputError(f"{path}: is a symbolic link; name the folder itself with --out")
     if not stat.S_ISDIR(mode):
         raise InputError(f"{path}: is in the way (not a folder); name another --out")
 

@@ -6,6 +6,7 @@ again may only repeat them, apart from those that say where and how often someth
 
 import dataclasses
 import json
+import os
 import tomllib
 from pathlib import Path
 from types import UnionType
@@ -15,7 +16,6 @@ from nf4tui.config import TrainConfig
 from nf4tui.errors import InputError
 
 MAY_DIFFER = frozenset({"out", "device", "keep"})
-_PATHS = ("data", "model", "adapter", "eval_data")
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -32,21 +32,30 @@ def to_toml(config: TrainConfig) -> str:
 def read_settings(path: Path) -> TrainConfig:
     """The settings in a config.toml. Raises InputError that names the file and what is wrong in it."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as TOML ({error}); start another run") from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); start another run") from None
+    return parse_settings(text, str(path))
+
+
+def parse_settings(text: str, where: str) -> TrainConfig:
+    """The settings that to_toml wrote. Raises InputError that begins with `where`."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: is not valid TOML ({error}); start another run") from None
     types = get_type_hints(TrainConfig)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in types:
-            raise InputError(f"{path}: unknown setting {name!r}; it was written by another version")
+            raise InputError(f"{where}: unknown setting {name!r}; it was written by another version")
         arguments[name] = tuple(value) if isinstance(value, list) else value
         if not _is_of(arguments[name], types[name]):
-            raise InputError(f"{path}: {name} must be of type {types[name]}; got {value!r}")
+            raise InputError(f"{where}: {name} must be of type {types[name]}; got {value!r}")
     try:
         return TrainConfig(**arguments)
     except TypeError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
@@ -83,7 +92,7 @@ def resumed(stored: TrainConfig, given: TrainConfig, explicit: frozenset[str]) -
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return os.path.realpath(Path(path).expanduser())
 
 
 def _shown(value: object) -> str:

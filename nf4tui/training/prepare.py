@@ -1,0 +1,221 @@
+"""Everything that can refuse a run, before anything of it is written.
+
+settings -> model directory -> tokenizer -> samples -> batch plan
+         -> weights -> adapter to go on from -> engine -> Prepared
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nf4tui.config import TrainConfig
+from nf4tui.data.batches import BatchPlan, evaluation_batches, split
+from nf4tui.data.samples import DataOptions, DataReport, Sample, load_samples
+from nf4tui.data.tokenizer import ChatTokenizer, check_vocabulary, load_tokenizer
+from nf4tui.engine import Batch, Engine, Tensors, Update
+from nf4tui.engines import choose_device, create_engine
+from nf4tui.errors import InputError
+from nf4tui.lora_init import initial_adapters
+from nf4tui.models.adapter import read_adapter
+from nf4tui.models.hub import resolve_model
+from nf4tui.models.load import fingerprint, load_model
+from nf4tui.models.qwen2 import Qwen2Config, read_config
+from nf4tui.models.weights import ModelWeights
+from nf4tui.reference.engine import ReferenceEngine
+from nf4tui.schedule import auto_lr, learning_rate
+from nf4tui.training import circumstances
+from nf4tui.training.circumstances import Circumstances
+from nf4tui.training.precision import MAX_PARAMETERS, PrecisionProbe, parameters, probe_batch
+
+DEFAULT_EPOCHS = 3
+MOST_STEPS_UNSAVED = 500
+DEFAULT_PROBE_EVERY = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run ready to train. config has what depends on model and adapter settled; validation is empty where
+    there is none; check_batch is the batch on which the adapter read back is compared."""
+
+    config: TrainConfig
+    model: Qwen2Config
+    engine: Engine
+    plan: BatchPlan
+    validation: tuple[Batch, ...]
+    validation_samples: int
+    check_batch: Batch
+    probe: PrecisionProbe | None
+    total_steps: int
+    eval_every: int
+    save_every: int
+    probe_every: int
+    circumstances: Circumstances
+    counts: dict[str, int]
+    warnings: tuple[str, ...]
+
+    def update(self, step: int) -> Update:
+        """The optimiser's settings of a step."""
+        config = self.config
+        lr = learning_rate(
+            step,
+            self.total_steps,
+            peak=auto_lr(config.rank) if config.lr is None else config.lr,
+            schedule=config.schedule,
+            warmup=config.warmup,
+        )
+        return Update(step=step, lr=lr, weight_decay=config.weight_decay, clip=config.clip, seed=config.seed)
+
+
+def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prepared:
+    """Loads and checks all that a run needs. `explicit`: the settings that the user named.
+
+    Raises InputError for whatever is wrong with settings, data, model or adapter, CannotRunError where this
+    machine has not the device or the memory.
+    """
+    _check_settings(config)
+    device = choose_device(config.device)
+    model_dir = resolve_model(config.model)
+    tokenizer = load_tokenizer(model_dir)
+    model = read_config(model_dir)
+    check_vocabulary(tokenizer, model.vocab_size)
+    config = _with_window(config, model, explicit)
+    config, adapters = _with_adapter(config, model, explicit)
+    training, validation, report = _samples(config, tokenizer)
+    plan = BatchPlan(
+        training,
+        batch_size=config.batch_size,
+        grad_accum=config.grad_accum,
+        seq_len=config.max_seq_len,
+        packing=config.packing,
+        seed=config.seed,
+    )
+    validation_batches = tuple(
+        evaluation_batches(validation, batch_size=config.batch_size, seq_len=config.max_seq_len)
+    )
+    first_batch = plan.micro_batches(1)[0]
+    weights = load_model(model_dir)
+    if adapters is None:
+        adapters = initial_adapters(model, config.lora, config.seed)
+    engine = create_engine(device, weights, config.lora, seed=config.seed, adapters=adapters)
+    probe, warnings = _probe(config, weights, adapters, engine.device, first_batch)
+    epoch = plan.steps_per_epoch
+    return Prepared(
+        config=config,
+        model=model,
+        engine=engine,
+        plan=plan,
+        validation=validation_batches,
+        validation_samples=len(validation),
+        check_batch=validation_batches[0] if validation_batches else first_batch,
+        probe=probe,
+        total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * epoch,
+        eval_every=config.eval_every or epoch,
+        save_every=config.save_every or min(epoch, MOST_STEPS_UNSAVED),
+        probe_every=config.parity_every or DEFAULT_PROBE_EVERY,
+        circumstances=Circumstances(
+            base=fingerprint(weights),
+            data=circumstances.fingerprint([*training, *validation]),
+            device=engine.device,
+            processor=circumstances.processor(),
+            threads=circumstances.threads(),
+            versions=circumstances.versions(),
+        ),
+        counts=_counts(report, training, validation),
+        warnings=warnings,
+    )
+
+
+def _check_settings(config: TrainConfig) -> None:
+    """Contradictions between flags; the values of each were checked when they were read."""
+    if config.epochs is not None and config.steps is not None:
+        raise InputError("--epochs and --steps: give one of them")
+    if config.eval_data is not None and config.eval_split is not None:
+        raise InputError("--eval-data and --eval-split: give one of them")
+    if config.eval_data is None and config.eval_split is None:
+        for flag, value in (("--eval-every", config.eval_every), ("--early-stop", config.early_stop)):
+            if value is not None:
+                raise InputError(f"{flag}: needs validation data, --eval-data FILE or --eval-split SHARE")
+    if config.keep < 1:
+        raise InputError(f"--keep {config.keep}: at least the newest checkpoint must be kept")
+
+
+def _with_window(config: TrainConfig, model: Qwen2Config, explicit: frozenset[str]) -> TrainConfig:
+    """The window that was asked for must fit the model; the default one is made to."""
+    longest = model.max_position_embeddings
+    if config.max_seq_len <= longest:
+        return config
+    if "max_seq_len" in explicit:
+        raise InputError(f"--max-seq-len {config.max_seq_len}: the model takes at most {longest} tokens")
+    return dataclasses.replace(config, max_seq_len=longest)
+
+
+def _with_adapter(
+    config: TrainConfig, model: Qwen2Config, explicit: frozenset[str]
+) -> tuple[TrainConfig, Tensors | None]:
+    """The adapter to go on from, whose rank, scaling and targets the run takes over."""
+    if config.adapter is None:
+        return config, None
+    lora, tensors = read_adapter(Path(config.adapter).expanduser(), model)
+    settled = dataclasses.replace(
+        config, rank=lora.rank, alpha=lora.alpha, rslora=lora.rslora, targets=lora.targets
+    )
+    for name in explicit & {"rank", "alpha", "rslora", "targets"}:
+        asked, found = getattr(config, name), getattr(settled, name)
+        if (sorted(asked) != sorted(found)) if name == "targets" else (asked != found):
+            raise InputError(
+                f"--{name} {asked}: the adapter {config.adapter} has {found}; leave the flag out"
+            )
+    return settled, tensors
+
+
+def _samples(config: TrainConfig, tokenizer: ChatTokenizer) -> tuple[list[Sample], list[Sample], DataReport]:
+    """(training, validation, what became of the training files' records)."""
+    options = DataOptions(
+        format=config.format,
+        overlong=config.overlong,
+        skip_bad=config.skip_bad,
+        supervise=config.supervise,
+        max_seq_len=config.max_seq_len,
+    )
+    data = load_samples(config.data, tokenizer, options)
+    training, validation = list(data.samples), []
+    if config.eval_data is not None:
+        validation = list(load_samples([config.eval_data], tokenizer, options).samples)
+    elif config.eval_split is not None:
+        training, validation = split(data.samples, config.eval_split, config.seed)
+    return training, validation, data.report
+
+
+def _probe(
+    config: TrainConfig, weights: ModelWeights, adapters: Tensors, device: str, batch: Batch
+) -> tuple[PrecisionProbe | None, tuple[str, ...]]:
+    """The precision probe of a CPU run, or why there is none."""
+    if config.parity == "off" or device != "cpu":
+        return None, ()
+    size = parameters(weights.config)
+    if size > MAX_PARAMETERS:
+        return None, (
+            f"no precision probe: the model has {size / 1e6:.0f} million parameters, and the float64"
+            f" reference runs along up to {MAX_PARAMETERS / 1e6:.0f} million",
+        )
+    exact = ReferenceEngine(weights, config.lora, dtype=np.float64, adapters=adapters)
+    return PrecisionProbe(exact, probe_batch(batch)), ()
+
+
+def _counts(report: DataReport, training: list[Sample], validation: list[Sample]) -> dict[str, int]:
+    """What the start event says about the data."""
+    return {
+        "records": report.records,
+        "samples": len(training),
+        "validation_samples": len(validation),
+        "tokens": sum(len(sample.ids) for sample in training),
+        "supervised_tokens": sum(int(sample.supervised.sum()) for sample in training),
+        "bad": report.bad.count,
+        "dropped": report.dropped.count,
+        "truncated": report.truncated.count,
+        "unsupervised": report.unsupervised.count,
+        "control_tokens": report.control_tokens.count,
+        "duplicates": report.duplicates.count,
+    }

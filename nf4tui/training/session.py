@@ -1,0 +1,125 @@
+"""One attempt at a run, from settings to the last event, recorded in the run directory as it goes.
+
+    new run:  check --out -> prepare -> begin (folder, lock, config.toml) -> train
+    resume:   lock -> stored settings -> prepare -> newest checkpoint that verifies -> train
+Nothing is written before everything that can be refused has been.
+"""
+
+import signal
+from collections.abc import Generator
+from contextlib import closing
+
+from nf4tui.config import TrainConfig
+from nf4tui.errors import CannotRunError, InputError, Nf4tuiError, TrainingFailedError
+from nf4tui.runs import directory
+from nf4tui.runs.directory import RunDirectory
+from nf4tui.runs.event_log import read_events
+from nf4tui.runs.events import DoneEvent, ErrorEvent, Event, LogEvent, StartEvent
+from nf4tui.runs.settings import read_settings, resumed, with_absolute_paths
+from nf4tui.runs.status import read_status
+from nf4tui.training import snapshot
+from nf4tui.training.loop import train
+from nf4tui.training.prepare import Prepared, prepare
+from nf4tui.training.publish import is_published
+from nf4tui.training.recorder import Recorder
+from nf4tui.training.signals import StopSignals
+from nf4tui.training.snapshot import Snapshot
+
+
+def attempt(
+    config: TrainConfig, *, resume: bool, explicit: frozenset[str], signals: StopSignals
+) -> Generator[Event, None, None]:
+    """Trains a new run, or with `resume` goes on with the one at config.out, where there is one.
+
+    Every event is recorded before it is yielded. Closing the iterator ends the attempt as a kill would,
+    but tidily. Raises Nf4tuiError; what is raised after the run began is recorded, too.
+    """
+    run = directory.run_at(config.out)
+    if resume and directory.exists(run):
+        with directory.take_up(run):
+            config = resumed(read_settings(run.config), config, explicit)
+            done = _finished(run)
+            if done is not None:
+                yield LogEvent(level="info", message=f"{run.path}: already finished at step {done.step}")
+                yield done
+                return
+            prepared = _prepare(config, frozenset())
+            yield from _recorded(prepared, run, signals)
+        return
+    directory.check_free(run)
+    prepared = _prepare(with_absolute_paths(config), explicit)
+    with directory.begin(run, prepared.config):
+        if resume:
+            yield LogEvent(level="info", message=f"{run.path}: no run to resume; beginning it")
+        yield from _recorded(prepared, run, signals)
+
+
+def exit_code(last: Event | None, signals: StopSignals) -> int:
+    """Of an attempt that raised nothing: 0 where it finished, else 128 + the signal that stopped it. The
+    word `stop` counts as SIGTERM."""
+    if isinstance(last, DoneEvent):
+        return 0
+    return 128 + (signals.received or signal.SIGTERM)
+
+
+def _prepare(config: TrainConfig, explicit: frozenset[str]) -> Prepared:
+    try:
+        return prepare(config, explicit)
+    except MemoryError:
+        raise CannotRunError(
+            f"{config.model}: not enough memory to load it; free some, or take a smaller model"
+        ) from None
+
+
+def _recorded(prepared: Prepared, run: RunDirectory, signals: StopSignals) -> Generator[Event, None, None]:
+    """Trains with every event in events.jsonl and log.txt first, and the state in status.json."""
+    signals.begun = True
+    earlier = [event for event in read_events(run.events) if isinstance(event, StartEvent)]
+    with Recorder(run, signals) as recorder:
+        try:
+            found, notes = _newest(prepared, run)
+            for note in notes:
+                yield recorder.record(note)
+            events = train(prepared, run, attempt=len(earlier) + 1, resume=found, poll=recorder.poll)
+            with closing(events):
+                for event in events:
+                    yield recorder.record(event)
+        except Nf4tuiError as error:
+            yield recorder.record(ErrorEvent(message=str(error)))
+            raise
+        except OSError as error:
+            where = error.filename or run.path
+            raise TrainingFailedError(f"{where}: {error.strerror}; then --resume goes on") from error
+        except MemoryError as error:
+            raise TrainingFailedError("out of memory; --resume with more of it goes on") from error
+
+
+def _newest(prepared: Prepared, run: RunDirectory) -> tuple[Snapshot | None, list[LogEvent]]:
+    """The checkpoint to resume from, if any, and what to say about it. Raises InputError where it belongs
+    to other data or another base."""
+    notes = []
+    for found in snapshot.usable(run.checkpoints):
+        if isinstance(found, InputError):
+            notes.append(LogEvent(level="warning", message=f"checkpoint passed over: {found}"))
+            continue
+        prepared.circumstances.check_same_run(found.circumstances)
+        differences = prepared.circumstances.differences(found.circumstances)
+        if differences:
+            message = f"resumed, but not bit-exact: {', '.join(differences)}"
+            notes.append(LogEvent(level="warning", message=message))
+        return found, notes
+    return None, notes
+
+
+def _finished(run: RunDirectory) -> DoneEvent | None:
+    """The last event of a run that is complete: its trainer said so, and adapter/ is what it published."""
+    status = read_status(run.status)
+    if status is None or status.state != "finished":
+        return None
+    done = next((event for event in reversed(read_events(run.events)) if isinstance(event, DoneEvent)), None)
+    newest = next((found for found in snapshot.usable(run.checkpoints) if isinstance(found, Snapshot)), None)
+    if done is None or newest is None or newest.progress.step != done.step:
+        return None
+    best = newest.progress.best_step
+    source = newest.path if best is None else run.checkpoints / f"step-{best:06d}"
+    return done if is_published(run.adapter, source) else None
