@@ -62,7 +62,7 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The same settings with files and folders named from the root, so that a run can be resumed from
     anywhere. A model that is not a folder here is a hub id and stays as it is."""
     changes: dict[str, Any] = {"data": tuple(_absolute(path) for path in config.data)}
-    if Path(config.model).expanduser().exists():
+    if os.path.lexists(_expanded(config.model)):
         changes["model"] = _absolute(config.model)
     for name in ("adapter", "eval_data"):
         if getattr(config, name) is not None:
@@ -92,7 +92,14 @@ def resumed(stored: TrainConfig, given: TrainConfig, explicit: frozenset[str]) -
 
 
 def _absolute(path: str) -> str:
-    return os.path.realpath(Path(path).expanduser())
+    return os.path.realpath(_expanded(path))
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _shown(value: object) -> str:

@@ -27,7 +27,7 @@ from nf4tui.runs.events import (
     StepEvent,
 )
 from nf4tui.training import snapshot
-from nf4tui.training.prepare import Prepared
+from nf4tui.training.prepared import Prepared
 from nf4tui.training.progress import NONFINITE_LIMIT, Progress
 from nf4tui.training.publish import publish
 from nf4tui.training.snapshot import Snapshot
@@ -51,7 +51,7 @@ def train(
         progress = resume.progress
         snapshot.load(resume, prepared)
     yield _start(prepared, attempt, resume)
-    yield from (LogEvent(level="warning", message=message) for message in prepared.warnings)
+    yield from prepared.notes
     if prepared.validation and progress.step == 0:
         yield _evaluate(prepared, progress)
 

@@ -5,7 +5,6 @@ settings -> model directory -> tokenizer -> samples -> batch plan
 """
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from nf4tui.config import TrainConfig
 from nf4tui.data.batches import BatchPlan, evaluation_batches, split
 from nf4tui.data.samples import DataOptions, DataReport, Sample, load_samples
 from nf4tui.data.tokenizer import ChatTokenizer, check_vocabulary, load_tokenizer
-from nf4tui.engine import Batch, Engine, Tensors, Update
+from nf4tui.engine import Batch, Tensors
 from nf4tui.engines import choose_device, create_engine
 from nf4tui.errors import InputError
 from nf4tui.lora_init import initial_adapters
@@ -24,48 +23,15 @@ from nf4tui.models.load import fingerprint, load_model
 from nf4tui.models.qwen2 import Qwen2Config, read_config
 from nf4tui.models.weights import ModelWeights
 from nf4tui.reference.engine import ReferenceEngine
-from nf4tui.schedule import auto_lr, learning_rate
+from nf4tui.runs.events import LogEvent
 from nf4tui.training import circumstances
 from nf4tui.training.circumstances import Circumstances
 from nf4tui.training.precision import MAX_PARAMETERS, PrecisionProbe, parameters, probe_batch
+from nf4tui.training.prepared import Prepared
 
 DEFAULT_EPOCHS = 3
 MOST_STEPS_UNSAVED = 500
 DEFAULT_PROBE_EVERY = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A run ready to train. config has what depends on model and adapter settled; validation is empty where
-    there is none; check_batch is the batch on which the adapter read back is compared."""
-
-    config: TrainConfig
-    model: Qwen2Config
-    engine: Engine
-    plan: BatchPlan
-    validation: tuple[Batch, ...]
-    validation_samples: int
-    check_batch: Batch
-    probe: PrecisionProbe | None
-    total_steps: int
-    eval_every: int
-    save_every: int
-    probe_every: int
-    circumstances: Circumstances
-    counts: dict[str, int]
-    warnings: tuple[str, ...]
-
-    def update(self, step: int) -> Update:
-        """The optimiser's settings of a step."""
-        config = self.config
-        lr = learning_rate(
-            step,
-            self.total_steps,
-            peak=auto_lr(config.rank) if config.lr is None else config.lr,
-            schedule=config.schedule,
-            warmup=config.warmup,
-        )
-        return Update(step=step, lr=lr, weight_decay=config.weight_decay, clip=config.clip, seed=config.seed)
 
 
 def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prepared:
@@ -99,7 +65,6 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
     if adapters is None:
         adapters = initial_adapters(model, config.lora, config.seed)
     engine = create_engine(device, weights, config.lora, seed=config.seed, adapters=adapters)
-    probe, warnings = _probe(config, weights, adapters, engine.device, first_batch)
     epoch = plan.steps_per_epoch
     return Prepared(
         config=config,
@@ -109,7 +74,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
         validation=validation_batches,
         validation_samples=len(validation),
         check_batch=validation_batches[0] if validation_batches else first_batch,
-        probe=probe,
+        probe=_probe(config, weights, adapters, engine.device, first_batch),
         total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * epoch,
         eval_every=config.eval_every or epoch,
         save_every=config.save_every or min(epoch, MOST_STEPS_UNSAVED),
@@ -123,7 +88,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
             versions=circumstances.versions(),
         ),
         counts=_counts(report, training, validation),
-        warnings=warnings,
+        notes=_notes(config, model, engine.device, report),
     )
 
 
@@ -190,18 +155,36 @@ def _samples(config: TrainConfig, tokenizer: ChatTokenizer) -> tuple[list[Sample
 
 def _probe(
     config: TrainConfig, weights: ModelWeights, adapters: Tensors, device: str, batch: Batch
-) -> tuple[PrecisionProbe | None, tuple[str, ...]]:
-    """The precision probe of a CPU run, or why there is none."""
-    if config.parity == "off" or device != "cpu":
-        return None, ()
-    size = parameters(weights.config)
-    if size > MAX_PARAMETERS:
-        return None, (
-            f"no precision probe: the model has {size / 1e6:.0f} million parameters, and the float64"
-            f" reference runs along up to {MAX_PARAMETERS / 1e6:.0f} million",
-        )
+) -> PrecisionProbe | None:
+    """The precision probe, for a model on the CPU that is small enough."""
+    if config.parity == "off" or device != "cpu" or parameters(weights.config) > MAX_PARAMETERS:
+        return None
     exact = ReferenceEngine(weights, config.lora, dtype=np.float64, adapters=adapters)
-    return PrecisionProbe(exact, probe_batch(batch)), ()
+    return PrecisionProbe(exact, probe_batch(batch))
+
+
+def _notes(config: TrainConfig, model: Qwen2Config, device: str, report: DataReport) -> tuple[LogEvent, ...]:
+    """What the data lost, and what is left out for its cost."""
+    losses = (
+        (report.bad, "records cannot be used and are skipped"),
+        (report.dropped, f"records are longer than --max-seq-len {config.max_seq_len} and are dropped"),
+        (report.truncated, f"records are cut to --max-seq-len {config.max_seq_len} tokens"),
+        (report.unsupervised, "records have nothing to learn from and are dropped"),
+        (report.control_tokens, "records spell out a control token in their text; it is read as plain text"),
+    )
+    notes = [
+        LogEvent(level="warning", message=f"{tally.count} {what}; the first: {tally.sources[0]}")
+        for tally, what in losses
+        if tally.count
+    ]
+    size = parameters(model)
+    if config.parity != "off" and device == "cpu" and size > MAX_PARAMETERS:
+        message = (
+            f"no precision probe: the model has {size / 1e6:.0f} million parameters, and its float64 twin"
+            f" runs along only up to {MAX_PARAMETERS / 1e6:.0f} million"
+        )
+        notes.append(LogEvent(level="info", message=message))
+    return tuple(notes)
 
 
 def _counts(report: DataReport, training: list[Sample], validation: list[Sample]) -> dict[str, int]:

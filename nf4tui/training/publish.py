@@ -13,7 +13,7 @@ from nf4tui.runs import checkpoint, durable
 from nf4tui.runs.directory import RunDirectory
 from nf4tui.runs.events import DoneEvent
 from nf4tui.training import snapshot
-from nf4tui.training.prepare import Prepared
+from nf4tui.training.prepared import Prepared
 from nf4tui.training.progress import Progress
 
 

@@ -19,7 +19,8 @@ from nf4tui.runs.settings import read_settings, resumed, with_absolute_paths
 from nf4tui.runs.status import read_status
 from nf4tui.training import snapshot
 from nf4tui.training.loop import train
-from nf4tui.training.prepare import Prepared, prepare
+from nf4tui.training.prepare import prepare
+from nf4tui.training.prepared import Prepared
 from nf4tui.training.publish import is_published
 from nf4tui.training.recorder import Recorder
 from nf4tui.training.signals import StopSignals

@@ -21,7 +21,7 @@ from nf4tui.errors import InputError
 from nf4tui.models.adapter import CONFIG, WEIGHTS, read_adapter, write_adapter
 from nf4tui.runs import checkpoint
 from nf4tui.training.circumstances import Circumstances
-from nf4tui.training.prepare import Prepared
+from nf4tui.training.prepared import Prepared
 from nf4tui.training.progress import Progress
 
 STATE = "state.json"
