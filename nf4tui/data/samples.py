@@ -38,7 +38,7 @@ class DataOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """ids: [n] int32. supervised: [n] bool, False for the first token, which nothing predicts."""
+    """ids: [n] int32. supervised: [n] bool; False for the first token, which opens a turn."""
 
     ids: NDArray[np.int32]
     supervised: NDArray[np.bool_]
@@ -190,7 +190,6 @@ def _conversations(path: str, options: DataOptions, report: DataReport) -> Itera
 
 def _sample(conversation: Conversation, segments: Sequence[Segment], tokenizer: ChatTokenizer) -> Sample:
     tokens = tokenize(segments, tokenizer)
-    tokens.supervised[:1] = False
     return Sample(tokens.ids, tokens.supervised, conversation.source, conversation)
 
 
