@@ -1,0 +1,333 @@
+"""What the training loop promises, with a small fake engine in place of a model."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nf4tui.engine import LossSum
+from nf4tui.errors import InputError, TrainingFailedError
+from nf4tui.runs import checkpoint
+from nf4tui.runs.directory import RunDirectory
+from nf4tui.runs.events import (
+    CheckpointEvent,
+    DoneEvent,
+    EvalEvent,
+    Event,
+    LogEvent,
+    StartEvent,
+    StateEvent,
+    StepEvent,
+    to_object,
+)
+from nf4tui.training import snapshot
+
+
+def numbers(events: list[Event]) -> list[dict[str, Any]]:
+    """The steps' and validations' numbers, without what a clock says."""
+    return [
+        {name: value for name, value in to_object(event).items() if name not in ("time", "step_ms")}
+        for event in events
+        if isinstance(event, StepEvent | EvalEvent)
+    ]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def of(kind: type[Any], events: list[Event]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_a_run_goes_from_start_to_done_and_its_loss_falls(run: RunDirectory, fake: Any) -> None:
+    prepared = fake.prepared(run)
+    events = list(fake.attempt(run, prepared))
+    assert isinstance(events[0], StartEvent) and events[0].resumed_from is None
+    steps = of(StepEvent, events)
+    assert [event.step for event in steps] == prepared.engine.steps_taken == list(range(1, 21))
+    assert steps[-1].loss < 0.7 * steps[0].loss
+    assert [event.lr for event in steps] == [prepared.update(step).lr for step in range(1, 21)]
+    assert all(event.tokens <= event.padded_tokens for event in steps)
+    assert steps[-1].epoch == 20 / prepared.plan.steps_per_epoch
+    assert [event.step for event in of(EvalEvent, events)] == [0, 4, 8, 12, 16, 20]
+    done = events[-1]
+    assert isinstance(done, DoneEvent) and done.step == 20
+    assert sorted(files(run.adapter)) == ["adapter_config.json", "adapter_model.safetensors", "state.json"]
+
+
+@pytest.mark.parametrize("save_every", [3, 7])
+def test_killed_after_any_event_and_resumed_a_run_equals_the_uninterrupted_one(
+    tmp_path: Path, fake: Any, save_every: int
+) -> None:
+    settings = {"save_every": save_every, "grad_accum": 2, "keep": 2}
+    with fake.new_run(tmp_path / "whole") as run:
+        whole = list(fake.attempt(run, fake.prepared(run, **settings)))
+        expected, adapter = numbers(whole), files(run.adapter)
+        last = files(checkpoint.path_of(run.checkpoints, 20))
+    assert len(of(StepEvent, whole)) == 20
+    for kill in range(1, len(whole)):
+        with fake.new_run(tmp_path / f"killed-{kill}") as run:
+            events = fake.attempt(run, fake.prepared(run, **settings))
+            before = list(itertools.islice(events, kill))
+            events.close()
+            after = list(fake.attempt(run, fake.prepared(run, **settings)))
+            saved = _last_saved(before)
+            assert after[0].resumed_from == saved
+            # What the first attempt had saved, then the second attempt, is the whole run.
+            kept = [values for values in numbers(before) if saved is not None and values["step"] <= saved]
+            assert kept + numbers(after) == expected
+            assert files(run.adapter) == adapter
+            again = files(checkpoint.path_of(run.checkpoints, 20))
+            assert again["optimizer.safetensors"] == last["optimizer.safetensors"]
+            assert again["adapter_model.safetensors"] == last["adapter_model.safetensors"]
+
+
+def _last_saved(events: list[Event]) -> int | None:
+    return max((event.step for event in of(CheckpointEvent, events)), default=None)
+
+
+def test_a_run_killed_again_and_again_still_equals_the_uninterrupted_one(tmp_path: Path, fake: Any) -> None:
+    with fake.new_run(tmp_path / "whole") as run:
+        list(fake.attempt(run, fake.prepared(run, save_every=2)))
+        adapter = files(run.adapter)
+    with fake.new_run(tmp_path / "killed") as run:
+        for length in itertools.cycle([5, 9, 4, 7]):
+            events = fake.attempt(run, fake.prepared(run, save_every=2))
+            taken = list(itertools.islice(events, length))
+            events.close()
+            if isinstance(taken[-1], DoneEvent):
+                break
+        assert files(run.adapter) == adapter
+
+
+def test_a_checkpoint_holds_the_moments_and_the_count_of_updates_applied(
+    run: RunDirectory, fake: Any
+) -> None:
+    prepared = fake.prepared(run, poison={3: "loss"}, steps=5)
+    list(fake.attempt(run, prepared))
+    state = prepared.engine.optimizer_state()
+    assert state.updates == 4
+    fresh = fake.prepared(run, steps=5)
+    list(fake.attempt(run, fresh))
+    again = fresh.engine.optimizer_state()
+    assert again.updates == 4 and fresh.engine.steps_taken == []
+    for name, moment in state.exp_avg.items():
+        np.testing.assert_array_equal(again.exp_avg[name], moment)
+        np.testing.assert_array_equal(again.exp_avg_sq[name], state.exp_avg_sq[name])
+
+
+def test_a_step_that_is_not_finite_is_not_applied_and_names_its_tensor(run: RunDirectory, fake: Any) -> None:
+    name = "layers.0.attn.q_proj.grad_lora_A"
+    prepared = fake.prepared(run, poison={2: name, 3: name, 5: "loss", 6: "loss"}, save_every=1, keep=99)
+    events = list(fake.attempt(run, prepared))
+    steps = {event.step: event for event in of(StepEvent, events)}
+    assert [step for step, event in steps.items() if not event.applied] == [2, 3, 5, 6]
+    assert steps[2].nonfinite_tensor == name and steps[2].nonfinite == 1 and math.isnan(steps[2].loss)
+    weights = [
+        files(checkpoint.path_of(run.checkpoints, step))["adapter_model.safetensors"] for step in (1, 3, 4)
+    ]
+    assert weights[0] == weights[1] != weights[2]
+    assert isinstance(events[-1], DoneEvent)
+
+
+def test_three_steps_in_a_row_that_are_not_finite_end_the_run_and_name_the_tensor(
+    run: RunDirectory, fake: Any
+) -> None:
+    prepared = fake.prepared(run, poison=dict.fromkeys((4, 6, 7, 8), "layers.0.mlp.down_proj.grad_lora_B"))
+    events = []
+    with pytest.raises(TrainingFailedError, match=r"step 8: .*layers\.0\.mlp\.down_proj\.grad_lora_B"):
+        events.extend(fake.attempt(run, prepared))
+    assert prepared.engine.steps_taken[-1] == 8
+    assert not run.adapter.exists()
+
+
+def test_the_three_steps_are_counted_across_a_resume(run: RunDirectory, fake: Any) -> None:
+    poison = dict.fromkeys((4, 5, 6), "loss")
+    events = fake.attempt(run, fake.prepared(run, poison=poison))
+    assert any(isinstance(event, CheckpointEvent) and event.step == 5 for event in events)
+    events.close()
+    resumed = fake.prepared(run, poison=poison)
+    with pytest.raises(TrainingFailedError, match="step 6:"):
+        list(fake.attempt(run, resumed))
+    assert resumed.engine.steps_taken == [6]
+
+
+def with_validation_losses(prepared: Any, losses: list[float]) -> Any:
+    """Each validation has one batch; its losses are these, the first at step 0."""
+    prepared.engine.losses_of_evaluation = iter(losses)
+    return dataclasses.replace(prepared, validation=prepared.validation[:1])
+
+
+def test_the_adapter_is_that_of_the_best_validation_and_its_checkpoint_is_kept(
+    run: RunDirectory, fake: Any
+) -> None:
+    losses = [0.1, 3.0, 2.0, 2.5, 2.0, 2.2, 1.0, 1.0]
+    prepared = with_validation_losses(fake.prepared(run, keep=1, save_every=3), losses)
+    events = list(fake.attempt(run, prepared))
+    assert [event.best for event in of(EvalEvent, events)] == [False, True, True, False, False, False]
+    done = events[-1]
+    assert isinstance(done, DoneEvent) and (done.step, done.best_step) == (20, 8)
+    assert checkpoint.steps(run.checkpoints) == [20, 8]
+    best, last = (files(checkpoint.path_of(run.checkpoints, step)) for step in (8, 20))
+    assert files(run.adapter)["adapter_model.safetensors"] == best["adapter_model.safetensors"]
+    assert best["adapter_model.safetensors"] != last["adapter_model.safetensors"]
+    assert b'"best_step": 8' in files(run.adapter)["state.json"]
+
+
+def test_without_validation_the_adapter_is_that_of_the_last_step(run: RunDirectory, fake: Any) -> None:
+    events = list(fake.attempt(run, fake.prepared(run, validation=False)))
+    done = events[-1]
+    assert isinstance(done, DoneEvent) and done.best_step is None and not of(EvalEvent, events)
+    last = files(checkpoint.path_of(run.checkpoints, 20))
+    assert files(run.adapter)["adapter_model.safetensors"] == last["adapter_model.safetensors"]
+
+
+def test_a_validation_loss_that_is_not_finite_is_never_the_best(run: RunDirectory, fake: Any) -> None:
+    losses = [1.0, math.nan, math.inf, 5.0, math.nan, 6.0, 1.0, 1.0]
+    events = list(fake.attempt(run, with_validation_losses(fake.prepared(run), losses)))
+    assert [event.step for event in of(EvalEvent, events) if event.best] == [12]
+    assert events[-1].best_step == 12  # type: ignore[union-attr]
+
+
+def test_validation_is_the_mean_over_all_its_tokens_with_the_adapters_of_its_step(
+    run: RunDirectory, fake: Any
+) -> None:
+    prepared = fake.prepared(run)
+    sizes = {batch.supervised_tokens for batch in prepared.validation}
+    assert len(sizes) > 1, "batches of one size could not tell a mean of means"
+    for event in fake.attempt(run, prepared):
+        if isinstance(event, EvalEvent):
+            sums = [prepared.engine.evaluate(batch) for batch in prepared.validation]
+            assert event.loss == sum(part.total for part in sums) / sum(part.tokens for part in sums)
+            assert event.tokens == sum(part.tokens for part in sums)
+            assert event.samples == 9
+
+
+def test_a_run_stops_early_after_so_many_validations_without_improvement(
+    run: RunDirectory, fake: Any
+) -> None:
+    losses = [9.0, 3.0, 2.0, 2.0, 2.1, 1.0, 1.0]
+    events = list(fake.attempt(run, with_validation_losses(fake.prepared(run, early_stop=2), losses)))
+    assert of(StepEvent, events)[-1].step == 16
+    assert any("stopped early after step 16" in event.message for event in of(LogEvent, events))
+    assert events[-1].best_step == 8  # type: ignore[union-attr]
+    # Resumed, it stays stopped.
+    again = fake.prepared(run, early_stop=2)
+    list(fake.attempt(run, again))
+    assert again.engine.steps_taken == []
+
+
+class Words:
+    """Says each word at the poll of its number (from 1), and counts the polls."""
+
+    def __init__(self, words: dict[int, list[str]]) -> None:
+        self.words = words
+        self.polls = 0
+
+    def __call__(self) -> list[str]:
+        self.polls += 1
+        return self.words.get(self.polls, [])
+
+
+def test_the_word_stop_ends_the_run_after_the_step_with_a_checkpoint(run: RunDirectory, fake: Any) -> None:
+    prepared = fake.prepared(run)
+    events = list(fake.attempt(run, prepared, Words({7: ["stop"]})))
+    assert prepared.engine.steps_taken == list(range(1, 8))
+    stopping, saved = events[-2:]
+    assert isinstance(stopping, StateEvent) and stopping.state == "stopping"
+    assert isinstance(saved, CheckpointEvent) and saved.step == 7
+    assert not run.adapter.exists()
+
+
+def test_a_stop_at_the_last_step_does_not_keep_the_run_from_finishing(run: RunDirectory, fake: Any) -> None:
+    events = list(fake.attempt(run, fake.prepared(run), Words({20: ["stop"]})))
+    assert isinstance(events[-1], DoneEvent)
+
+
+def test_the_word_checkpoint_saves_this_step_and_goes_on(run: RunDirectory, fake: Any) -> None:
+    events = list(fake.attempt(run, fake.prepared(run, validation=False), Words({3: ["checkpoint"]})))
+    assert [event.step for event in of(CheckpointEvent, events)] == [3, 5, 10, 15, 20]
+    assert isinstance(events[-1], DoneEvent)
+
+
+def test_a_paused_run_saves_waits_and_goes_on_with_the_same_numbers(tmp_path: Path, fake: Any) -> None:
+    with fake.new_run(tmp_path / "whole") as run:
+        whole = list(fake.attempt(run, fake.prepared(run)))
+    words = Words({2: ["pause"], 5: ["pause", "resume", "pause"], 6: ["resume"]})
+    with fake.new_run(tmp_path / "paused") as run:
+        events = list(fake.attempt(run, fake.prepared(run), words))
+    assert numbers(events) == numbers(whole)
+    assert [event.state for event in of(StateEvent, events)] == ["paused", "running"]
+    paused = next(index for index, event in enumerate(events) if isinstance(event, StateEvent))
+    assert isinstance(events[paused - 1], CheckpointEvent) and events[paused - 1].step == 2
+
+
+def test_a_paused_run_can_be_stopped(run: RunDirectory, fake: Any) -> None:
+    events = list(fake.attempt(run, fake.prepared(run), Words({2: ["pause"], 4: ["stop"]})))
+    assert [event.state for event in of(StateEvent, events)] == ["paused", "stopping"]
+    assert of(StepEvent, events)[-1].step == 2
+    assert of(CheckpointEvent, events)[-1].step == 2
+
+
+def test_a_broken_checkpoint_is_passed_over_and_named(run: RunDirectory, fake: Any) -> None:
+    list(fake.attempt(run, fake.prepared(run, validation=False)))
+    adapter = files(run.adapter)
+    for path in run.adapter.iterdir():
+        path.unlink()
+    run.adapter.rmdir()
+    for step, name in ((20, "optimizer.safetensors"), (15, "state.json")):
+        (checkpoint.path_of(run.checkpoints, step) / name).write_bytes(b"x")
+    found = list(snapshot.usable(run.checkpoints))
+    assert [type(item) for item in found] == [InputError, InputError, snapshot.Snapshot]
+    assert "step-000020" in str(found[0]) and "optimizer.safetensors" in str(found[0])
+    assert "step-000015" in str(found[1]) and "state.json" in str(found[1])
+    resumed = fake.prepared(run, validation=False)
+    list(fake.attempt(run, resumed))
+    assert resumed.engine.steps_taken == list(range(11, 21))
+    assert files(run.adapter) == adapter
+
+
+def test_a_checkpoint_whose_best_is_broken_is_passed_over(run: RunDirectory, fake: Any) -> None:
+    losses = [0.1, 3.0, 2.0, 2.5, 2.0, 2.2, 1.0, 1.0]
+    list(fake.attempt(run, with_validation_losses(fake.prepared(run, keep=9), losses)))
+    (checkpoint.path_of(run.checkpoints, 8) / "adapter_model.safetensors").write_bytes(b"x")
+    found = fake.newest(run)
+    assert found is not None and found.progress.step == 5
+
+
+def test_a_finished_run_resumed_takes_no_step_and_rewrites_nothing(run: RunDirectory, fake: Any) -> None:
+    list(fake.attempt(run, fake.prepared(run)))
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in run.path.rglob("*")}
+    again = fake.prepared(run)
+    events = list(fake.attempt(run, again))
+    assert again.engine.steps_taken == [] and isinstance(events[-1], DoneEvent)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in run.path.rglob("*")} == before
+
+
+def test_an_adapter_folder_that_is_somebody_elses_is_kept(run: RunDirectory, fake: Any) -> None:
+    run.adapter.mkdir()
+    (run.adapter / "adapter_model.safetensors").write_text("mine")
+    list(fake.attempt(run, fake.prepared(run)))
+    assert (run.path / "adapter.old-1/adapter_model.safetensors").read_text() == "mine"
+    assert len(files(run.adapter)["adapter_model.safetensors"]) > 100
+
+
+def test_an_adapter_that_reads_back_differently_fails_the_run(run: RunDirectory, fake: Any) -> None:
+    prepared = fake.prepared(run, validation=False)
+    engine = prepared.engine
+    real = engine.load_adapters
+    engine.load_adapters = lambda tensors: real({name: 2 * tensor for name, tensor in tensors.items()})
+    with pytest.raises(TrainingFailedError, match="read back"):
+        list(fake.attempt(run, prepared))
+
+
+def test_an_adapter_whose_loss_is_not_a_number_fails_the_run(run: RunDirectory, fake: Any) -> None:
+    prepared = fake.prepared(run, validation=False)
+    prepared.engine.evaluate = lambda batch: LossSum(math.nan, batch.supervised_tokens)
+    with pytest.raises(TrainingFailedError, match="read back"):
+        list(fake.attempt(run, prepared))
