@@ -3,6 +3,7 @@
 The only module that reads the environment.
 """
 
+import os
 from dataclasses import dataclass
 
 from nf4tui.lora import PROJECTIONS, LoraConfig
@@ -56,3 +57,17 @@ class TrainConfig:
             targets=self.targets,
             dropout=self.dropout,
         )
+
+
+def terminal_is_dumb() -> bool:
+    """Whether TERM names a terminal that cannot move its cursor, or no terminal at all."""
+    return os.environ.get("TERM", "") in ("", "dumb")
+
+
+def thread_limit() -> int | None:
+    """The number of threads that the environment allows OpenBLAS, None where it says nothing."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        value = os.environ.get(name, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return None

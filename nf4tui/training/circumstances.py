@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from nf4tui.config import thread_limit
 from nf4tui.data.samples import Sample
 from nf4tui.errors import InputError
 
@@ -84,5 +85,7 @@ def processor() -> str:
 
 
 def threads() -> int:
-    """Processors that this process may use, which BLAS takes its number of threads from."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Threads that BLAS works with: the processors this process may use, or fewer by the environment."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = thread_limit()
+    return usable if limit is None else min(limit, usable)
