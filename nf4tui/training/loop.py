@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 
-from nf4tui.engine import Batch, StepResult
+from nf4tui.engine import Batch, StepResult, Update
 from nf4tui.errors import TrainingFailedError
 from nf4tui.runs.control import Word
 from nf4tui.runs.directory import RunDirectory
@@ -59,10 +59,11 @@ def train(
         step = progress.step + 1
         began = time.perf_counter()
         batches = prepared.plan.micro_batches(step)
-        result = engine.step(batches, prepared.update(step))
+        update = prepared.update(step)
+        result = engine.step(batches, update)
         elapsed_ms = 1e3 * (time.perf_counter() - began)
         progress = progress.after_step(applied=result.nonfinite == 0)
-        yield _step_event(prepared, step, batches, result, elapsed_ms)
+        yield _step_event(prepared, update, batches, result, elapsed_ms)
         if progress.nonfinite_in_a_row == NONFINITE_LIMIT:
             raise TrainingFailedError(
                 f"step {step}: not finite for {NONFINITE_LIMIT} steps in a row, now in {result.nonfinite_tensor};"
@@ -114,7 +115,7 @@ def _evaluate(prepared: Prepared, progress: Progress) -> EvalEvent:
 
 
 def _pause(poll: Poll) -> Generator[Event, None, Sequence[Word]]:
-    """Waits for `resume` or `stop`; returns the words that ended the wait."""
+    """Waits for `resume` or `stop`; returns the words that ended the wait. This step is saved already."""
     yield StateEvent(state="paused")
     while True:
         words = poll()
@@ -146,12 +147,12 @@ def _start(prepared: Prepared, attempt: int, resume: Snapshot | None) -> StartEv
 
 
 def _step_event(
-    prepared: Prepared, step: int, batches: Sequence[Batch], result: StepResult, elapsed_ms: float
+    prepared: Prepared, update: Update, batches: Sequence[Batch], result: StepResult, elapsed_ms: float
 ) -> StepEvent:
     return StepEvent(
-        step=step,
+        step=update.step,
         loss=result.loss,
-        lr=prepared.update(step).lr,
+        lr=update.lr,
         grad_norm=result.grad_norm,
         tokens=result.tokens,
         supervised_tokens=result.supervised_tokens,
@@ -159,7 +160,7 @@ def _step_event(
         nonfinite=result.nonfinite,
         nonfinite_tensor=result.nonfinite_tensor,
         applied=result.nonfinite == 0,
-        epoch=step / prepared.plan.steps_per_epoch,
+        epoch=update.step / prepared.plan.steps_per_epoch,
         step_ms=elapsed_ms,
     )
 

@@ -1,16 +1,13 @@
 """What the training loop promises, with a small fake engine in place of a model."""
 
 import dataclasses
-import itertools
 import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from nf4tui.engine import LossSum
-from nf4tui.errors import InputError, TrainingFailedError
+from nf4tui.errors import TrainingFailedError
 from nf4tui.runs import checkpoint
 from nf4tui.runs.directory import RunDirectory
 from nf4tui.runs.events import (
@@ -24,7 +21,6 @@ from nf4tui.runs.events import (
     StepEvent,
     to_object,
 )
-from nf4tui.training import snapshot
 
 
 def numbers(events: list[Event]) -> list[dict[str, Any]]:
@@ -44,6 +40,12 @@ def of(kind: type[Any], events: list[Event]) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
+def with_validation_losses(prepared: Any, losses: list[float]) -> Any:
+    """Each validation has one batch; its losses are these, the first at step 0."""
+    prepared.engine.losses_of_evaluation = iter(losses)
+    return dataclasses.replace(prepared, validation=prepared.validation[:1])
+
+
 def test_a_run_goes_from_start_to_done_and_its_loss_falls(run: RunDirectory, fake: Any) -> None:
     prepared = fake.prepared(run)
     events = list(fake.attempt(run, prepared))
@@ -58,67 +60,6 @@ def test_a_run_goes_from_start_to_done_and_its_loss_falls(run: RunDirectory, fak
     done = events[-1]
     assert isinstance(done, DoneEvent) and done.step == 20
     assert sorted(files(run.adapter)) == ["adapter_config.json", "adapter_model.safetensors", "state.json"]
-
-
-@pytest.mark.parametrize("save_every", [3, 7])
-def test_killed_after_any_event_and_resumed_a_run_equals_the_uninterrupted_one(
-    tmp_path: Path, fake: Any, save_every: int
-) -> None:
-    settings = {"save_every": save_every, "grad_accum": 2, "keep": 2}
-    with fake.new_run(tmp_path / "whole") as run:
-        whole = list(fake.attempt(run, fake.prepared(run, **settings)))
-        expected, adapter = numbers(whole), files(run.adapter)
-        last = files(checkpoint.path_of(run.checkpoints, 20))
-    assert len(of(StepEvent, whole)) == 20
-    for kill in range(1, len(whole)):
-        with fake.new_run(tmp_path / f"killed-{kill}") as run:
-            events = fake.attempt(run, fake.prepared(run, **settings))
-            before = list(itertools.islice(events, kill))
-            events.close()
-            after = list(fake.attempt(run, fake.prepared(run, **settings)))
-            saved = _last_saved(before)
-            assert after[0].resumed_from == saved
-            # What the first attempt had saved, then the second attempt, is the whole run.
-            kept = [values for values in numbers(before) if saved is not None and values["step"] <= saved]
-            assert kept + numbers(after) == expected
-            assert files(run.adapter) == adapter
-            again = files(checkpoint.path_of(run.checkpoints, 20))
-            assert again["optimizer.safetensors"] == last["optimizer.safetensors"]
-            assert again["adapter_model.safetensors"] == last["adapter_model.safetensors"]
-
-
-def _last_saved(events: list[Event]) -> int | None:
-    return max((event.step for event in of(CheckpointEvent, events)), default=None)
-
-
-def test_a_run_killed_again_and_again_still_equals_the_uninterrupted_one(tmp_path: Path, fake: Any) -> None:
-    with fake.new_run(tmp_path / "whole") as run:
-        list(fake.attempt(run, fake.prepared(run, save_every=2)))
-        adapter = files(run.adapter)
-    with fake.new_run(tmp_path / "killed") as run:
-        for length in itertools.cycle([5, 9, 4, 7]):
-            events = fake.attempt(run, fake.prepared(run, save_every=2))
-            taken = list(itertools.islice(events, length))
-            events.close()
-            if isinstance(taken[-1], DoneEvent):
-                break
-        assert files(run.adapter) == adapter
-
-
-def test_a_checkpoint_holds_the_moments_and_the_count_of_updates_applied(
-    run: RunDirectory, fake: Any
-) -> None:
-    prepared = fake.prepared(run, poison={3: "loss"}, steps=5)
-    list(fake.attempt(run, prepared))
-    state = prepared.engine.optimizer_state()
-    assert state.updates == 4
-    fresh = fake.prepared(run, steps=5)
-    list(fake.attempt(run, fresh))
-    again = fresh.engine.optimizer_state()
-    assert again.updates == 4 and fresh.engine.steps_taken == []
-    for name, moment in state.exp_avg.items():
-        np.testing.assert_array_equal(again.exp_avg[name], moment)
-        np.testing.assert_array_equal(again.exp_avg_sq[name], state.exp_avg_sq[name])
 
 
 def test_a_step_that_is_not_finite_is_not_applied_and_names_its_tensor(run: RunDirectory, fake: Any) -> None:
@@ -144,23 +85,6 @@ def test_three_steps_in_a_row_that_are_not_finite_end_the_run_and_name_the_tenso
         events.extend(fake.attempt(run, prepared))
     assert prepared.engine.steps_taken[-1] == 8
     assert not run.adapter.exists()
-
-
-def test_the_three_steps_are_counted_across_a_resume(run: RunDirectory, fake: Any) -> None:
-    poison = dict.fromkeys((4, 5, 6), "loss")
-    events = fake.attempt(run, fake.prepared(run, poison=poison))
-    assert any(isinstance(event, CheckpointEvent) and event.step == 5 for event in events)
-    events.close()
-    resumed = fake.prepared(run, poison=poison)
-    with pytest.raises(TrainingFailedError, match="step 6:"):
-        list(fake.attempt(run, resumed))
-    assert resumed.engine.steps_taken == [6]
-
-
-def with_validation_losses(prepared: Any, losses: list[float]) -> Any:
-    """Each validation has one batch; its losses are these, the first at step 0."""
-    prepared.engine.losses_of_evaluation = iter(losses)
-    return dataclasses.replace(prepared, validation=prepared.validation[:1])
 
 
 def test_the_adapter_is_that_of_the_best_validation_and_its_checkpoint_is_kept(
@@ -272,62 +196,3 @@ def test_a_paused_run_can_be_stopped(run: RunDirectory, fake: Any) -> None:
     assert [event.state for event in of(StateEvent, events)] == ["paused", "stopping"]
     assert of(StepEvent, events)[-1].step == 2
     assert of(CheckpointEvent, events)[-1].step == 2
-
-
-def test_a_broken_checkpoint_is_passed_over_and_named(run: RunDirectory, fake: Any) -> None:
-    list(fake.attempt(run, fake.prepared(run, validation=False)))
-    adapter = files(run.adapter)
-    for path in run.adapter.iterdir():
-        path.unlink()
-    run.adapter.rmdir()
-    for step, name in ((20, "optimizer.safetensors"), (15, "state.json")):
-        (checkpoint.path_of(run.checkpoints, step) / name).write_bytes(b"x")
-    found = list(snapshot.usable(run.checkpoints))
-    assert [type(item) for item in found] == [InputError, InputError, snapshot.Snapshot]
-    assert "step-000020" in str(found[0]) and "optimizer.safetensors" in str(found[0])
-    assert "step-000015" in str(found[1]) and "state.json" in str(found[1])
-    resumed = fake.prepared(run, validation=False)
-    list(fake.attempt(run, resumed))
-    assert resumed.engine.steps_taken == list(range(11, 21))
-    assert files(run.adapter) == adapter
-
-
-def test_a_checkpoint_whose_best_is_broken_is_passed_over(run: RunDirectory, fake: Any) -> None:
-    losses = [0.1, 3.0, 2.0, 2.5, 2.0, 2.2, 1.0, 1.0]
-    list(fake.attempt(run, with_validation_losses(fake.prepared(run, keep=9), losses)))
-    (checkpoint.path_of(run.checkpoints, 8) / "adapter_model.safetensors").write_bytes(b"x")
-    found = fake.newest(run)
-    assert found is not None and found.progress.step == 5
-
-
-def test_a_finished_run_resumed_takes_no_step_and_rewrites_nothing(run: RunDirectory, fake: Any) -> None:
-    list(fake.attempt(run, fake.prepared(run)))
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in run.path.rglob("*")}
-    again = fake.prepared(run)
-    events = list(fake.attempt(run, again))
-    assert again.engine.steps_taken == [] and isinstance(events[-1], DoneEvent)
-    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in run.path.rglob("*")} == before
-
-
-def test_an_adapter_folder_that_is_somebody_elses_is_kept(run: RunDirectory, fake: Any) -> None:
-    run.adapter.mkdir()
-    (run.adapter / "adapter_model.safetensors").write_text("mine")
-    list(fake.attempt(run, fake.prepared(run)))
-    assert (run.path / "adapter.old-1/adapter_model.safetensors").read_text() == "mine"
-    assert len(files(run.adapter)["adapter_model.safetensors"]) > 100
-
-
-def test_an_adapter_that_reads_back_differently_fails_the_run(run: RunDirectory, fake: Any) -> None:
-    prepared = fake.prepared(run, validation=False)
-    engine = prepared.engine
-    real = engine.load_adapters
-    engine.load_adapters = lambda tensors: real({name: 2 * tensor for name, tensor in tensors.items()})
-    with pytest.raises(TrainingFailedError, match="read back"):
-        list(fake.attempt(run, prepared))
-
-
-def test_an_adapter_whose_loss_is_not_a_number_fails_the_run(run: RunDirectory, fake: Any) -> None:
-    prepared = fake.prepared(run, validation=False)
-    prepared.engine.evaluate = lambda batch: LossSum(math.nan, batch.supervised_tokens)
-    with pytest.raises(TrainingFailedError, match="read back"):
-        list(fake.attempt(run, prepared))
