@@ -90,12 +90,18 @@ class Headless:
         self._seconds_a_step = 0.0
 
     def show(self, event: Event) -> None:
-        """Writes and flushes one line. Raises BrokenPipeError where nobody reads any more."""
+        """Writes and flushes one line. Raises OSError where nobody reads any more, or the disk is full.
+
+        As text an error only clears the bar away: the command line says it, on standard error.
+        """
         if isinstance(event, StartEvent):
             self._total = event.total_steps
-        text = to_json(event) if self._as_json else log_line(event, self._total)
-        erase = _ERASE_LINE if self._bar else ""
-        self._out.write(f"{erase}{text}\n")
+        if self._bar:
+            self._out.write(_ERASE_LINE)
+        if self._as_json:
+            self._out.write(f"{to_json(event)}\n")
+        elif not isinstance(event, ErrorEvent):
+            self._out.write(f"{log_line(event, self._total)}\n")
         if self._bar and isinstance(event, StepEvent):
             self._out.write(self._progress(event))
         self._out.flush()

@@ -136,3 +136,11 @@ def test_json_never_has_a_bar_and_holds_the_event() -> None:
     Headless(out, as_json=True, bar=True).show(step(1, loss=math.nan))
     assert out.getvalue().count("\n") == 1
     assert json.loads(out.getvalue())["loss"] is None
+
+
+def test_an_error_is_left_to_standard_error_but_for_json() -> None:
+    out = io.StringIO()
+    Headless(out, as_json=False, bar=False).show(ErrorEvent(message="no"))
+    assert out.getvalue() == ""
+    Headless(out, as_json=True, bar=False).show(ErrorEvent(message="no"))
+    assert json.loads(out.getvalue())["message"] == "no"
