@@ -25,7 +25,12 @@ def publish(prepared: Prepared, run: RunDirectory, progress: Progress) -> DoneEv
     engine = prepared.engine
     step = progress.step if progress.best_step is None else progress.best_step
     source = checkpoint.path_of(run.checkpoints, step)
-    chosen = snapshot.read(source).progress
+    try:
+        chosen = snapshot.read(source).progress
+    except InputError as error:
+        raise TrainingFailedError(
+            f"the best checkpoint was damaged while training went on: {error}"
+        ) from error
     if step != progress.step:
         snapshot.load_adapter(source, prepared)
     before = engine.evaluate(prepared.check_batch)

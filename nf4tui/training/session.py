@@ -45,14 +45,13 @@ def attempt(
                 yield done
                 return
             prepared = _prepare(config, frozenset())
-            yield from _recorded(prepared, run, signals)
+            yield from _recorded(prepared, run, signals, [])
         return
     directory.check_free(run)
     prepared = _prepare(with_absolute_paths(config), explicit)
+    notes = [LogEvent(level="info", message=f"{run.path}: no run to resume; beginning it")] if resume else []
     with directory.begin(run, prepared.config):
-        if resume:
-            yield LogEvent(level="info", message=f"{run.path}: no run to resume; beginning it")
-        yield from _recorded(prepared, run, signals)
+        yield from _recorded(prepared, run, signals, notes)
 
 
 def exit_code(last: Event | None, signals: StopSignals) -> int:
@@ -72,33 +71,53 @@ def _prepare(config: TrainConfig, explicit: frozenset[str]) -> Prepared:
         ) from None
 
 
-def _recorded(prepared: Prepared, run: RunDirectory, signals: StopSignals) -> Generator[Event, None, None]:
-    """Trains with every event in events.jsonl and log.txt first, and the state in status.json."""
+def _recorded(
+    prepared: Prepared, run: RunDirectory, signals: StopSignals, notes: list[LogEvent]
+) -> Generator[Event, None, None]:
+    """Trains with every event, after the notes, in events.jsonl and log.txt before it is yielded."""
     signals.begun = True
-    earlier = [event for event in read_events(run.events) if isinstance(event, StartEvent)]
-    with Recorder(run, signals) as recorder:
-        try:
-            found, notes = _newest(prepared, run)
-            for note in notes:
-                yield recorder.record(note)
-            events = train(prepared, run, attempt=len(earlier) + 1, resume=found, poll=recorder.poll)
-            with closing(events):
-                for event in events:
-                    yield recorder.record(event)
-        except Nf4tuiError as error:
-            yield recorder.record(ErrorEvent(message=str(error)))
-            raise
-        except OSError as error:
+    attempts = sum(isinstance(event, StartEvent) for event in read_events(run.events))
+    try:
+        with Recorder(run, signals) as recorder:
+            try:
+                found = _newest(prepared, run, notes)
+                for note in notes:
+                    yield recorder.record(note)
+                events = train(prepared, run, attempt=attempts + 1, resume=found, poll=recorder.poll)
+                with closing(events):
+                    for event in events:
+                        yield recorder.record(event)
+            except Exception as error:
+                # Whatever it is, a viewer must see why the run ended; then it is raised on.
+                failure = _as_failure(error, run)
+                message = str(failure) if failure else f"{type(error).__name__}: {error}"
+                yield recorder.record(ErrorEvent(message=message))
+                if failure is None or failure is error:
+                    raise
+                raise failure from error
+    except OSError as error:
+        raise _as_failure(error, run) or error from None
+
+
+def _as_failure(error: Exception, run: RunDirectory) -> Nf4tuiError | None:
+    """The error as the user shall read it; None for what can only be a fault of this program."""
+    match error:
+        case Nf4tuiError():
+            return error
+        case OSError():
             where = error.filename or run.path
-            raise TrainingFailedError(f"{where}: {error.strerror}; then --resume goes on") from error
-        except MemoryError as error:
-            raise TrainingFailedError("out of memory; --resume with more of it goes on") from error
+            return TrainingFailedError(f"{where}: {error.strerror}; then --resume goes on")
+        case MemoryError():
+            return TrainingFailedError("out of memory; --resume with more of it goes on")
+        case _:
+            return None
 
 
-def _newest(prepared: Prepared, run: RunDirectory) -> tuple[Snapshot | None, list[LogEvent]]:
-    """The checkpoint to resume from, if any, and what to say about it. Raises InputError where it belongs
-    to other data or another base."""
-    notes = []
+def _newest(prepared: Prepared, run: RunDirectory, notes: list[LogEvent]) -> Snapshot | None:
+    """The checkpoint to resume from, if any; what there is to say about it is added to the notes.
+
+    Raises InputError where it belongs to other data or another base.
+    """
     for found in snapshot.usable(run.checkpoints):
         if isinstance(found, InputError):
             notes.append(LogEvent(level="warning", message=f"checkpoint passed over: {found}"))
@@ -108,8 +127,8 @@ def _newest(prepared: Prepared, run: RunDirectory) -> tuple[Snapshot | None, lis
         if differences:
             message = f"resumed, but not bit-exact: {', '.join(differences)}"
             notes.append(LogEvent(level="warning", message=message))
-        return found, notes
-    return None, notes
+        return found
+    return None
 
 
 def _finished(run: RunDirectory) -> DoneEvent | None:

@@ -23,7 +23,7 @@ from nf4tui.runs.events import (
 )
 from nf4tui.runs.settings import read_settings
 from nf4tui.runs.status import read_status
-from nf4tui.training import circumstances, session
+from nf4tui.training import circumstances, loop, session
 from nf4tui.training.signals import StopSignals
 
 
@@ -147,22 +147,51 @@ def test_a_finished_run_whose_adapter_was_lost_gets_it_back(tmp_path: Path, tiny
     assert weights.read_bytes() == expected
 
 
-def test_a_run_that_fails_records_its_error_and_its_state(
+def test_a_disk_that_fills_up_ends_the_run_in_one_line_and_it_can_be_resumed(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(log: EventLog, event: Event) -> None:
-        if isinstance(event, StepEvent) and event.step == 3:
+        if full_now or (isinstance(event, StepEvent) and event.step == 3):
+            full_now.append(True)
             raise OSError(28, "No space left on device", "events.jsonl")
         append(log, event)
 
+    full_now: list[bool] = []
     append = EventLog.append
     monkeypatch.setattr(EventLog, "append", full)
-    with pytest.raises(TrainingFailedError, match="No space left"):
+    with pytest.raises(TrainingFailedError, match=r"events\.jsonl: No space left"):
         train(tiny.config(tmp_path / "run"))
     status = read_status(tmp_path / "run/status.json")
     assert status is not None and status.state == "failed"
     monkeypatch.setattr(EventLog, "append", append)
     assert isinstance(train(tiny.config(tmp_path / "run"), resume=True)[-1], DoneEvent)
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen", "message"),
+    [
+        (ZeroDivisionError("x"), ZeroDivisionError, "ZeroDivisionError: x"),
+        (MemoryError(), TrainingFailedError, "out of memory; --resume with more of it goes on"),
+    ],
+)
+def test_whatever_ends_a_run_is_recorded_with_its_state(
+    tmp_path: Path,
+    tiny: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
+    seen: type[Exception],
+    message: str,
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(loop.snapshot, "save", fail)
+    with pytest.raises(seen):
+        train(tiny.config(tmp_path / "run"))
+    last = read_events(tmp_path / "run/events.jsonl")[-1]
+    assert isinstance(last, ErrorEvent) and last.message == message
+    status = read_status(tmp_path / "run/status.json")
+    assert status is not None and status.state == "failed"
 
 
 def test_a_learning_rate_that_blows_up_ends_with_an_error_event_and_never_a_zero_loss(

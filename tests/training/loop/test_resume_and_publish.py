@@ -176,3 +176,12 @@ def test_an_adapter_whose_loss_is_not_a_number_fails_the_run(run: RunDirectory, 
     prepared.engine.evaluate = lambda batch: LossSum(math.nan, batch.supervised_tokens)
     with pytest.raises(TrainingFailedError, match="read back"):
         list(fake.attempt(run, prepared))
+
+
+def test_a_best_checkpoint_damaged_on_the_way_fails_the_run_by_name(run: RunDirectory, fake: Any) -> None:
+    losses = [0.1, 3.0, 2.0, 2.5, 2.0, 2.2, 1.0, 1.0]
+    with pytest.raises(TrainingFailedError, match=r"step-000008/optimizer\.safetensors"):
+        for event in fake.attempt(run, with_validation_losses(fake.prepared(run), losses)):
+            if isinstance(event, CheckpointEvent) and event.step == 10:
+                (checkpoint.path_of(run.checkpoints, 8) / "optimizer.safetensors").write_bytes(b"")
+    assert not run.adapter.exists()
