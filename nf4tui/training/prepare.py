@@ -25,6 +25,7 @@ from nf4tui.models.weights import ModelWeights
 from nf4tui.reference.engine import ReferenceEngine
 from nf4tui.runs.events import LogEvent
 from nf4tui.training import circumstances
+from nf4tui.training.checks import check_settings
 from nf4tui.training.circumstances import Circumstances
 from nf4tui.training.precision import MAX_PARAMETERS, PrecisionProbe, parameters, probe_batch
 from nf4tui.training.prepared import Prepared
@@ -40,7 +41,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
     Raises InputError for whatever is wrong with settings, data, model or adapter, CannotRunError where this
     machine has not the device or the memory.
     """
-    _check_settings(config)
+    check_settings(config)
     device = choose_device(config.device)
     model_dir = resolve_model(config.model)
     tokenizer = load_tokenizer(model_dir)
@@ -90,20 +91,6 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
         counts=_counts(report, training, validation),
         notes=_notes(config, model, engine.device, report),
     )
-
-
-def _check_settings(config: TrainConfig) -> None:
-    """Contradictions between flags; the values of each were checked when they were read."""
-    if config.epochs is not None and config.steps is not None:
-        raise InputError("--epochs and --steps: give one of them")
-    if config.eval_data is not None and config.eval_split is not None:
-        raise InputError("--eval-data and --eval-split: give one of them")
-    if config.eval_data is None and config.eval_split is None:
-        for flag, value in (("--eval-every", config.eval_every), ("--early-stop", config.early_stop)):
-            if value is not None:
-                raise InputError(f"{flag}: needs validation data, --eval-data FILE or --eval-split SHARE")
-    if config.keep < 1:
-        raise InputError(f"--keep {config.keep}: at least the newest checkpoint must be kept")
 
 
 def _with_window(config: TrainConfig, model: Qwen2Config, explicit: frozenset[str]) -> TrainConfig:

@@ -45,9 +45,8 @@ REFUSED = {
     "epochs and steps": ({"epochs": 1}, "--epochs and --steps"),
     "early stop without validation": (
         {"eval_split": None, "eval_every": None, "early_stop": 1},
-        "--early-stop: needs validation data",
+        "--early-stop 1: needs validation data",
     ),
-    "nothing kept": ({"keep": 0}, "--keep 0"),
     "a window beyond the model's": ({"max_seq_len": 129}, "--max-seq-len 129: the model takes at most 128"),
     "nothing fits the window": ({"max_seq_len": 4}, "nothing to learn from"),
     "everything held out": ({"eval_split": 0.9999}, "--eval-split"),
