@@ -154,3 +154,15 @@ def test_eight_rows_a_step_are_one_step_however_they_are_accumulated(
         assert other.loss == pytest.approx(event.loss, rel=1e-6)
         assert other.grad_norm == pytest.approx(event.grad_norm, rel=1e-5)
         assert (other.tokens, other.supervised_tokens) == (event.tokens, event.supervised_tokens)
+
+
+def test_a_validation_file_is_evaluated_whole_and_never_trained_on(tmp_path: Path, tiny: Any) -> None:
+    lines = tiny.data.read_text().splitlines(keepends=True)
+    (tmp_path / "held-out.jsonl").write_text("".join(lines[:5]))
+    prepared = prepare(
+        tiny.config(tmp_path / "run", eval_split=None, eval_data=str(tmp_path / "held-out.jsonl"))
+    )
+    assert prepared.validation_samples == 5
+    assert prepared.counts["samples"] == 24
+    tokens = sum(batch.supervised_tokens for batch in prepared.validation)
+    assert 0 < tokens < prepared.counts["supervised_tokens"] / 4
