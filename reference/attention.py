@@ -7,8 +7,13 @@ The backward recomputes p = exp(s - lse) from the stored log-sum-exp (FlashAtten
 arXiv 2205.14135):
     dv = p^T do;   dp = do v^T;   ds = p * (dp - rowsum(do * context));   dq = ds k / sqrt(d);   dk = ds^T q / sqrt(d)
 
-Memory and time: each document is taken alone, and its queries in chunks of at most MAX_SCORES scores, so a
-packed row costs the sum of its documents' squares and no [T, T] array exists.
+Memory and time: each document is taken alone, and its queries in chunks that see no key after the chunk's
+end, so a packed row costs half the sum of its documents' squares and no [T, T] array exists. A chunk has
+at most MAX_SCORES scores and MAX_QUERIES queries.
+
+A row's exp(s - max) are summed in float64: thousands of terms in float32 would cost lse its last digits,
+and the backward exponentiates lse. Queries are scaled before the product, in the work precision and not
+rounded: the same number as scaled scores, for a pass over [n, d] instead of one over [n, n].
 """
 
 import math
@@ -17,7 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from nf4tui.engine import PADDING
 from nf4tui.reference.rounding import EXACT, Point, Rounding
@@ -26,6 +31,7 @@ Array = NDArray[Any]
 Span = tuple[int, int, int]
 
 MAX_SCORES = 2**22
+MAX_QUERIES = 256
 
 
 def document_spans(document_ids: NDArray[Any]) -> list[Span]:
@@ -46,29 +52,31 @@ def attention_forward(
     heads, kv_heads = q.shape[2], k.shape[2]
     context = np.zeros_like(q)
     lse = np.zeros(q.shape[:3], dtype=q.dtype)
+    future = _future(spans, q.dtype)
     for row, start, stop in spans:
         at = np.s_[row, start:stop]
         keys, values = _by_kv_head(k[at]), _by_kv_head(v[at])
         for first, last in _chunks(stop - start, heads):
             part = np.s_[row, start + first : start + last]
             queries = _by_group(q[part], kv_heads)
-            out, log_sum = attend(queries, keys[:, :last], values[:, :last], first, rnd)
+            out, log_sum = attend(queries, keys[:, :last], values[:, :last], future, rnd)
             context[part] = _from_group(out)
             lse[part] = log_sum.reshape(heads, -1).T
     return rnd(context, Point.CONTEXT), rnd(lse, Point.LSE)
 
 
 def attend(
-    queries: Array, keys: Array, values: Array, first: int, rnd: Rounding = EXACT
+    queries: Array, keys: Array, values: Array, future: Array, rnd: Rounding = EXACT
 ) -> tuple[Array, Array]:
-    """Queries at positions first, first + 1, ... of one document against its keys from position 0.
+    """The last c queries of one document's first n positions against the keys of all n.
 
-    queries [K, G, c, d], keys and values [K, first + c, d] -> context [K, G, c, d], lse [K, G, c]."""
-    scores = _causal_scores(queries, keys, first)
+    queries [K, G, c, d], keys and values [K, n, d], future as future_mask gives it, for at least c
+    -> context [K, G, c, d], lse [K, G, c]."""
+    scores = _causal_scores(queries, keys, future)
     highest = scores.max(axis=-1, keepdims=True)
     scores -= highest
     p = np.exp(scores, out=scores)
-    total = p.sum(axis=-1, keepdims=True)
+    total = p.sum(axis=-1, keepdims=True, dtype=np.float64).astype(p.dtype, copy=False)
     groups = p.shape[1] * p.shape[2]
     p = rnd(p, Point.ATTENTION_P)
     out = (p.reshape(len(p), groups, -1) @ values).reshape(queries.shape)
@@ -90,6 +98,7 @@ def attention_backward(
     heads, kv_heads = q.shape[2], k.shape[2]
     scale = q.dtype.type(1 / math.sqrt(q.shape[3]))
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    future = _future(spans, q.dtype)
     for row, start, stop in spans:
         at = np.s_[row, start:stop]
         keys, values = _by_kv_head(k[at]), _by_kv_head(v[at])
@@ -99,7 +108,7 @@ def attention_backward(
             queries, douts = _by_group(q[part], kv_heads), _by_group(do[part], kv_heads)
             flat = (kv_heads, -1, q.shape[3])
             along = np.einsum("thd,thd->th", do[part], context[part])
-            scores = _causal_scores(queries, keys[:, :last], first)
+            scores = _causal_scores(queries, keys[:, :last], future)
             scores -= _rows_by_group(lse[part], kv_heads)
             p = np.exp(scores, out=scores).reshape(kv_heads, -1, last)
             dvalues[:, :last] += rnd(p, Point.ATTENTION_P).swapaxes(1, 2) @ douts.reshape(flat)
@@ -114,21 +123,32 @@ def attention_backward(
     return rnd(dq, Point.ACTIVATION_GRAD), rnd(dk, Point.ACTIVATION_GRAD), rnd(dv, Point.ACTIVATION_GRAD)
 
 
-def _causal_scores(queries: Array, keys: Array, first: int) -> Array:
-    """queries [K, G, c, d], keys [K, first + c, d] -> scores [K, G, c, first + c], -inf where masked."""
+def future_mask(count: int, dtype: DTypeLike) -> Array:
+    """[count, count]: -inf above the diagonal, where a query would see a later key; else 0."""
+    mask: Array = np.triu(np.full((count, count), -np.inf, dtype=dtype), k=1)
+    return mask
+
+
+def _future(spans: list[Span], dtype: DTypeLike) -> Array:
+    """The mask of the largest chunk of any document: smaller chunks use its corner."""
+    longest = max((stop - start for _, start, stop in spans), default=0)
+    return future_mask(min(longest, MAX_QUERIES), dtype)
+
+
+def _causal_scores(queries: Array, keys: Array, future: Array) -> Array:
+    """queries [K, G, c, d], keys [K, n, d] -> scores [K, G, c, n], -inf where masked."""
     kv_heads, group, count, width = queries.shape
-    scores = queries.reshape(kv_heads, group * count, width) @ keys.swapaxes(1, 2)
-    scores *= scores.dtype.type(1 / math.sqrt(width))
-    scores = scores.reshape(kv_heads, group, count, -1)
+    scaled = queries * queries.dtype.type(1 / math.sqrt(width))
+    products = scaled.reshape(kv_heads, group * count, width) @ keys.swapaxes(1, 2)
+    scores: Array = products.reshape(kv_heads, group, count, -1)
     if count > 1:
-        future = np.triu(np.full((count, count), -np.inf, dtype=scores.dtype), k=1)
-        scores[..., first:] += future
+        scores[..., -count:] += future[:count, :count]
     return scores
 
 
 def _chunks(length: int, heads: int) -> Iterator[tuple[int, int]]:
-    """Ranges of queries that make at most MAX_SCORES scores each."""
-    step = max(1, MAX_SCORES // (heads * length))
+    """Ranges of at most MAX_QUERIES queries that make at most MAX_SCORES scores."""
+    step = max(1, min(MAX_QUERIES, MAX_SCORES // (heads * length)))
     for first in range(0, length, step):
         yield first, min(first + step, length)
 

@@ -65,17 +65,27 @@ def cross_entropy_backward(
     dh = np.zeros_like(h)
     if len(rows) == 0:
         return dh
-    chosen, wanted, log_sum = h[rows], targets[rows], lse[rows]
-    part = np.zeros_like(chosen)
-    for start, logits in _logit_chunks(chosen, head, rnd):
-        np.subtract(logits, log_sum[:, None], out=logits)
-        d = np.exp(logits, out=logits)
-        inside = np.flatnonzero((wanted >= start) & (wanted < start + d.shape[1]))
-        d[inside, wanted[inside] - start] -= 1
-        d /= d.dtype.type(denominator)
-        part += rnd(d, Point.LOGITS_GRAD) @ head_rows(head, start, start + d.shape[1], h.dtype, rnd)
+    chosen, part = h[rows], np.zeros((len(rows), h.shape[1]), dtype=h.dtype)
+    for start, d in _gradient_chunks(chosen, head, targets[rows], lse[rows], denominator, rnd):
+        part += d @ head_rows(head, start, start + d.shape[1], h.dtype, rnd)
     dh[rows] = rnd(part, Point.ACTIVATION_GRAD)
     return dh
+
+
+def logits_gradient(
+    h: Array,
+    head: DenseTensor,
+    targets: NDArray[Any],
+    lse: Array,
+    denominator: float,
+    rnd: Rounding = EXACT,
+) -> Array:
+    """The gradient [N, V] of the logits, whole: for comparison only."""
+    rows = np.flatnonzero(targets != IGNORE_INDEX)
+    out = np.zeros((len(h), head.data.shape[0]), dtype=h.dtype)
+    for start, d in _gradient_chunks(h[rows], head, targets[rows], lse[rows], denominator, rnd):
+        out[rows, start : start + d.shape[1]] = d
+    return out
 
 
 def head_rows(head: DenseTensor, start: int, stop: int, dtype: Any, rnd: Rounding) -> Array:
@@ -89,6 +99,19 @@ def head_logits(h: Array, head: DenseTensor, rnd: Rounding = EXACT) -> Array:
     for start, logits in _logit_chunks(h, head, rnd):
         out[:, start : start + logits.shape[1]] = logits
     return out
+
+
+def _gradient_chunks(
+    h: Array, head: DenseTensor, wanted: NDArray[Any], lse: Array, denominator: float, rnd: Rounding
+) -> Iterator[tuple[int, Array]]:
+    """Supervised rows only -> (first column, chunk of (softmax - onehot) / denominator)."""
+    for start, logits in _logit_chunks(h, head, rnd):
+        np.subtract(logits, lse[:, None], out=logits)
+        d = np.exp(logits, out=logits)
+        inside = np.flatnonzero((wanted >= start) & (wanted < start + d.shape[1]))
+        d[inside, wanted[inside] - start] -= 1
+        d *= d.dtype.type(1 / denominator)
+        yield start, rnd(d, Point.LOGITS_GRAD)
 
 
 def _logit_chunks(h: Array, head: DenseTensor, rnd: Rounding) -> Iterator[tuple[int, Array]]:

@@ -1,5 +1,7 @@
 """Dropout on a LoRA input: y = x * mask, mask = 0 with probability p, else 1 / (1 - p).
 
+(Srivastava et al. 2014, in the inverted form: nothing changes at inference.)
+
 The mask is a function of (seed, step, micro-batch, tensor, element) through Philox, the same for both
 engines, so the backward rebuilds it and a resumed run repeats it.
 """
@@ -23,16 +25,17 @@ class DropoutKey:
 
 
 def dropout_mask(
-    key: DropoutKey, name: str, shape: tuple[int, ...], p: float, dtype: DTypeLike
+    key: DropoutKey, name: str, places: NDArray[Any], width: int, p: float, dtype: DTypeLike
 ) -> NDArray[Any]:
-    """The mask of the tensor `name`, of `shape`, in `dtype`. An element is dropped if its word is below
+    """The mask [n, width] in `dtype` of the input of projection `name`, for the tokens at `places` [n] of
+    the micro-batch's flattened [B * T]. A row starts a block of four words of its own, so a token's mask
+    does not depend on which other tokens are computed. An element is dropped if its word is below
     p * 2^32."""
-    size = int(np.prod(shape))
-    blocks = np.arange(-(-size // 4), dtype=np.uint64)
+    blocks_a_row = -(-width // 4)
+    blocks = places[:, None] * blocks_a_row + np.arange(blocks_a_row)
     words = random_words(
         key.seed, Purpose.DROPOUT, name, blocks, step=key.step, micro_batch=key.micro_batch
-    ).reshape(-1)[:size]
-    kept = words >= np.uint32(min(int(p * 2**32), 2**32 - 1))
-    mask: NDArray[Any] = kept.astype(dtype)
+    ).reshape(len(places), -1)[:, :width]
+    mask: NDArray[Any] = (words >= np.uint32(min(int(p * 2**32), 2**32 - 1))).astype(dtype)
     mask /= 1 - p
-    return mask.reshape(shape)
+    return mask

@@ -6,6 +6,8 @@
 
 W [out, in] arrives dequantised (nf4.py); it and the bias are frozen. The three terms of y share one
 accumulator and are rounded once. s B is rounded, not B: the kernel scales before it stores the operand.
+dx is returned as the accumulator holds it: q, k and v share one, and so do gate and up, so that the caller
+adds its siblings and rounds the sum once.
 """
 
 from dataclasses import dataclass
@@ -37,6 +39,15 @@ def lora_delta(xa: Array, lora: LoraOperands, rnd: Rounding = EXACT) -> Array:
     return rnd(xa @ lora.scaled_b.T, Point.LORA_DELTA)
 
 
+def lora_xa_grad(dy: Array, lora: LoraOperands, rnd: Rounding = EXACT) -> Array:
+    """dy [N, out] -> the gradient of xa, [N, R]."""
+    return rnd(dy @ lora.scaled_b, Point.LORA_XA_GRAD)
+
+
+def _lora_input(x: Array, mask: Array | None, rnd: Rounding) -> Array:
+    return x if mask is None else rnd(x * mask, Point.LORA_INPUT)
+
+
 def nf4_linear_forward(
     x: Array,
     weight: Array,
@@ -51,7 +62,7 @@ def nf4_linear_forward(
     if bias is not None:
         y += rnd(bias, Point.BIAS)
     if lora is not None:
-        xa = rnd((x if mask is None else x * mask) @ lora.a.T, Point.LORA_XA)
+        xa = rnd(_lora_input(x, mask, rnd) @ lora.a.T, Point.LORA_XA)
         y += xa @ lora.scaled_b.T
     return rnd(y, Point.PROJECTION), xa
 
@@ -68,13 +79,13 @@ def nf4_linear_backward(
     """dy [N, out] and the forward's operands -> dx [N, in], dA [R, in], dB [out, R] (None without LoRA)."""
     dx = dy @ weight
     if lora is None or xa is None:
-        return rnd(dx, Point.ACTIVATION_GRAD), None, None
-    dxa = rnd(dy @ lora.scaled_b, Point.LORA_XA_GRAD)
-    da = dxa.T @ (x if mask is None else x * mask)
+        return dx, None, None
+    dxa = lora_xa_grad(dy, lora, rnd)
+    da = dxa.T @ _lora_input(x, mask, rnd)
     db = dy.T @ xa
     db *= db.dtype.type(lora.scaling)
     through = dxa @ lora.a
     if mask is not None:
         through *= mask
     dx += through
-    return rnd(dx, Point.ACTIVATION_GRAD), rnd(da, Point.LORA_GRAD), rnd(db, Point.LORA_GRAD)
+    return dx, rnd(da, Point.LORA_GRAD), rnd(db, Point.LORA_GRAD)

@@ -38,6 +38,7 @@ class Point(Enum):
     HEAD = Rule(Stored.BF16, "tensor-core operand")
     LORA_A = Rule(Stored.BF16, "tensor-core operand, rounded from the fp32 master once a step")
     LORA_B = Rule(Stored.BF16, "tensor-core operand: scaling * B is rounded once from the fp32 master")
+    LORA_INPUT = Rule(Stored.BF16, "tensor-core operand: x * dropout mask; with no dropout x itself")
     LORA_XA = Rule(Stored.BF16, "stored for the backward; tensor-core operand of the B product")
     LORA_DELTA = Rule(Stored.BF16, "stored only alone; inside a projection it stays in the accumulator")
     RSTD = Rule(Stored.FP32, "one value a row; its error would be common to the whole row")
