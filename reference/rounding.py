@@ -52,7 +52,7 @@ class Point(Enum):
     RESIDUAL = Rule(Stored.BF16, "residual stream: the sum is formed in fp32 and rounded once")
     SWIGLU = Rule(Stored.BF16, "activation, tensor-core operand")
     LOGITS = Rule(Stored.FP32, "never stored in training: they stay in the accumulator")
-    LOSS = Rule(Stored.FP32, "reduction")
+    LOSS = Rule(Stored.FP32, "a sum over thousands of tokens")
     LOGITS_GRAD = Rule(Stored.BF16, "tensor-core operand: (softmax - onehot) / tokens")
     ACTIVATION_GRAD = Rule(Stored.BF16, "gradient of an activation, stored as the activation is")
     ATTENTION_DS = Rule(Stored.BF16, "tensor-core operand of the q and k gradients")
