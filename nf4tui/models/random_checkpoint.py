@@ -73,14 +73,14 @@ def write_random_checkpoint(
     shard: dict[str, NDArray[np.uint16]] = {}
     for name, bits in random_tensors(config, seed):
         if shard and sum(part.nbytes for part in shard.values()) + bits.nbytes > shard_bytes:
-            _write_shard(directory / _shard_name(len(shards)), shard)
+            write_tensors(directory / _shard_name(len(shards)), shard)
             shards.append(list(shard))
             shard = {}
         shard[name] = bits
     if not shards:
-        _write_shard(directory / SINGLE, shard)
+        write_tensors(directory / SINGLE, shard)
         return
-    _write_shard(directory / _shard_name(len(shards)), shard)
+    write_tensors(directory / _shard_name(len(shards)), shard)
     shards.append(list(shard))
     weight_map = {name: _shard_name(number) for number, names in enumerate(shards) for name in names}
     with (directory / INDEX).open("x", encoding="utf-8") as file:
@@ -91,8 +91,9 @@ def _shard_name(number: int) -> str:
     return f"model-{number + 1:05d}.safetensors"
 
 
-def _write_shard(path: Path, tensors: dict[str, NDArray[np.uint16]]) -> None:
-    """Written by hand: the safetensors library's NumPy side has no bfloat16."""
+def write_tensors(path: Path, tensors: dict[str, NDArray[np.uint16]]) -> None:
+    """Writes a new safetensors file of bfloat16 tensors (as uint16 bits). By hand: the safetensors
+    library's NumPy side has no bfloat16."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, bits in tensors.items():
