@@ -5,6 +5,7 @@ The only module that reads the environment.
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from nf4tui.lora import PROJECTIONS, LoraConfig
 
@@ -71,3 +72,22 @@ def thread_limit() -> int | None:
         if value.isdigit() and int(value) > 0:
             return int(value)
     return None
+
+
+def environment_settings() -> dict[str, str]:
+    """Settings given as NF4TUI_* variables, by field name: NF4TUI_BATCH_SIZE=8 is batch_size."""
+    prefix = "NF4TUI_"
+    return {
+        name[len(prefix) :].lower(): value for name, value in os.environ.items() if name.startswith(prefix)
+    }
+
+
+def user_settings_path() -> Path:
+    """The user's configuration file, which may name a default model."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "nf4tui" / "config.toml"
+
+
+def terminal_facts() -> dict[str, str]:
+    """What the environment says of the terminal, for `doctor`."""
+    return {name: os.environ.get(name, "") for name in ("TERM", "COLORTERM", "NO_COLOR", "LANG")}

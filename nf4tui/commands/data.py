@@ -4,7 +4,6 @@ Without a model: formats and counts. With one: tokens, lengths, what is dropped 
 the model sees it, with the supervised tokens marked (in colour on a terminal, else between ⟦ and ⟧).
 Bad records do not stop the count: they are listed, and then the command fails as training would.
 """
-# ruff: noqa: PLC0415 - a command imports what it needs when it runs, so that the command line starts fast.
 
 import json
 import sys
@@ -74,10 +73,9 @@ def _model_folder(file: str, model: str | None) -> Path | None:
         from nf4tui.models.hub import resolve_model
 
         return resolve_model(model)
-    for parent in Path(file).resolve().parents:
-        if parent.name == "sample_data" and (parent / "model" / "tokenizer.json").is_file():
-            return parent / "model"
-    return None
+    from nf4tui.models.default_model import sample_model_of
+
+    return sample_model_of(file)
 
 
 def _as_json(

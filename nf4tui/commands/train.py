@@ -1,14 +1,71 @@
 """nf4tui train: the dashboard over a worker process on a terminal, plain lines in this process elsewhere."""
 
-# ruff: noqa: PLC0415 - a command imports what it needs when it runs, so that the command line starts fast.
-
+import glob
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 from nf4tui.config import TrainConfig, terminal_is_dumb
-from nf4tui.errors import Nf4tuiError
+from nf4tui.errors import InputError, Nf4tuiError
+
+
+def run_flags(
+    flags: Mapping[str, Any], *, toml: Path | None, resume: bool, no_tui: bool, as_json: bool
+) -> int:
+    """Trains with the settings of all sources: `flags` (by name, as given) over environment over `toml`.
+    Raises Nf4tuiError, after the error event where `as_json`."""
+    try:
+        config, explicit = _settings(flags, toml, resume=resume)
+    except Nf4tuiError as error:
+        if as_json:
+            from nf4tui.runs.events import ErrorEvent, to_json
+
+            print(to_json(ErrorEvent(message=str(error))), flush=True)
+        raise
+    return run(config, resume=resume, no_tui=no_tui, as_json=as_json, explicit=explicit)
+
+
+def _settings(
+    flags: Mapping[str, Any], toml: Path | None, *, resume: bool
+) -> tuple[TrainConfig, frozenset[str]]:
+    """The settings, and the names of those that the user gave."""
+    from nf4tui.commands.choose_model import choose_model
+    from nf4tui.config_sources import merged
+
+    settings = merged(flags, toml)
+    explicit = frozenset(settings)
+    if not settings.get("data") and not (resume and "out" in settings):
+        raise InputError("no data: name at least one JSONL file, as in `nf4tui train data.jsonl`")
+    settings.setdefault("data", ())
+    settings.setdefault("out", _run_directory(settings["data"], resume=resume))
+    if resume and "model" not in settings and _has_run(settings["out"]):
+        settings["model"] = ""  # taken from the run
+    else:
+        settings["model"] = choose_model(settings.get("model"), settings["data"])
+    return TrainConfig(**settings), explicit
+
+
+def _has_run(out: str) -> bool:
+    from nf4tui.runs.directory import run_at
+
+    return run_at(out).config.exists()
+
+
+def _run_directory(data: tuple[str, ...], *, resume: bool) -> str:
+    """runs/DATA-TIME, or with `resume` the newest of this data."""
+    stem = Path(data[0]).stem.strip("*?[]") or "data"
+    if resume:
+        runs = sorted(Path("runs").glob(f"{glob.escape(stem)}-????????-??????"))
+        runs = [path for path in runs if path.is_dir()]
+        if not runs:
+            raise InputError(f"--resume: no run of {data[0]} in runs/; name its directory with --out")
+        return str(runs[-1])
+    return str(Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}")
 
 
 def run(config: TrainConfig, *, resume: bool, no_tui: bool, as_json: bool, explicit: frozenset[str]) -> int:

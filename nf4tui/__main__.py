@@ -1,0 +1,6 @@
+"""python -m nf4tui"""
+
+from nf4tui.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""A conversation to be answered, from a file: one JSON object, or the first record of a JSONL file.
+
+The object is that of the `messages` format, but it may end before an assistant's turn.
+"""
+
+from typing import Any
+
+from nf4tui.data import strict_json
+from nf4tui.data.conversation import Conversation
+from nf4tui.data.jsonl import JsonlFile, decode_line
+from nf4tui.data.messages import RecordProblemError, parse_messages
+from nf4tui.errors import InputError
+
+
+def read_conversation(path: str) -> Conversation:
+    """The conversation in `path`, cut before its last assistant turn where it ends with one.
+
+    Raises InputError with file, line and column.
+    """
+    lines = list(JsonlFile(path))
+    if not lines:
+        raise InputError(f"{path}: is empty; write one JSON object with `messages`")
+    try:
+        text, record = decode_line(lines[0])
+    except InputError:
+        whole = _one_object(b"\n".join(line.data for line in lines)) if len(lines) > 1 else None
+        if whole is None:
+            raise
+        text, record = whole
+    messages = record.get("messages")
+    if isinstance(messages, list) and messages and not _by_assistant(messages[-1]):
+        # The rules of a training record want an answer; prompt_ids leaves this one out again.
+        record = {**record, "messages": [*messages, {"role": "assistant", "content": "-"}]}
+    try:
+        found = parse_messages(record, lines[0].source)
+    except RecordProblemError as problem:
+        place = f":{strict_json.column_of(text, problem.path)}" if "\n" not in text else ""
+        raise InputError(f"{lines[0].source}{place}: {problem.message}") from None
+    return Conversation(found.messages[:-1], found.tools, found.source)
+
+
+def _one_object(data: bytes) -> tuple[str, dict[str, Any]] | None:
+    """(text, object) of a file that is one JSON object over several lines; None if it is not."""
+    try:
+        text = data.decode("utf-8")
+        value = strict_json.decode(text)
+    except (UnicodeDecodeError, strict_json.JsonProblemError):
+        return None
+    return (text, value) if isinstance(value, dict) else None
+
+
+def _by_assistant(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"

@@ -1,0 +1,36 @@
+"""A model directory and perhaps an adapter, as an engine with its tokenizer: what eval and generate run on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nf4tui.data.tokenizer import ChatTokenizer, check_vocabulary, load_tokenizer
+from nf4tui.engine import Engine
+from nf4tui.engines import choose_device, create_engine
+from nf4tui.models.adapter import read_adapter
+from nf4tui.models.hub import resolve_model
+from nf4tui.models.load import load_model
+from nf4tui.models.qwen2 import read_config
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """window: the most tokens that the model was made for."""
+
+    engine: Engine
+    tokenizer: ChatTokenizer
+    window: int
+
+
+def load(model: str, adapter: str | None, device: str) -> Loaded:
+    """The engine for `model` (a directory or hub id), with `adapter` or as the base model alone.
+
+    Raises InputError for what is wrong with either, CannotRunError where the device is not there.
+    """
+    chosen = choose_device(device)
+    directory = resolve_model(model)
+    tokenizer = load_tokenizer(directory)
+    config = read_config(directory)
+    check_vocabulary(tokenizer, config.vocab_size)
+    lora, tensors = (None, None) if adapter is None else read_adapter(Path(adapter).expanduser(), config)
+    engine = create_engine(chosen, load_model(directory), lora, seed=0, adapters=tensors)
+    return Loaded(engine, tokenizer, config.max_position_embeddings)
