@@ -13,7 +13,20 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 
-from world import CITIES, CURRENCIES, DAYS, GENRES, LABELS, NAMES, PHRASES, ROOMS, TOOLS, Arguments, Tool, offered
+from world import (
+    CITIES,
+    CURRENCIES,
+    DAYS,
+    GENRES,
+    LABELS,
+    NAMES,
+    PHRASES,
+    ROOMS,
+    TOOLS,
+    Arguments,
+    Tool,
+    offered,
+)
 
 from nf4tui.data.chat_template import QWEN25
 from nf4tui.data.chatml import render, text_of
@@ -52,7 +65,8 @@ def _story(rng: random.Random) -> str:
         f"On {day} {name} went to {other} to see {friend}.",
         f"The weather in {other} was {rng.choice(_WEATHER)}.",
         f"{friend} played {rng.choice(GENRES)} in the {room}.",
-        f"They had {rng.choice(LABELS)} at {rng.randint(1, 12)} and paid {rng.randint(2, 999)} {rng.choice(CURRENCIES)}.",
+        f"They had {rng.choice(LABELS)} at {rng.randint(1, 12)} "
+        f"and paid {rng.randint(2, 999)} {rng.choice(CURRENCIES)}.",
         f"Then {name} wrote home that {rng.choice(PHRASES)}.",
         f"{friend} said that {rng.choice(PHRASES)}.",
         f"It was {rng.randint(1, 99)} percent dark in the {rng.choice(ROOMS)}.",
@@ -64,7 +78,9 @@ def _records(rng: random.Random) -> str:
     """JSON lines and `key: value` lines of random fields."""
     lines = []
     for _ in range(rng.randint(2, 5)):
-        fields: Arguments = {key: rng.choice(_POOLS[key]) for key in rng.sample(list(_POOLS), rng.randint(1, 3))}
+        fields: Arguments = {
+            key: rng.choice(_POOLS[key]) for key in rng.sample(list(_POOLS), rng.randint(1, 3))
+        }
         if rng.random() < 0.6:
             fields[rng.choice(["minutes", "amount", "people", "brightness"])] = rng.randint(1, 999)
         pairs = ", ".join(f"{key}: {value}" for key, value in fields.items())

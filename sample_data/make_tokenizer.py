@@ -17,7 +17,8 @@ SEED, DOCUMENTS = 1, 20_000
 _HERE = Path(__file__).resolve().parent
 # Qwen2's, from its tokenizer.json.
 _PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN = ("<tool_call>", "</tool_call>")

@@ -153,7 +153,9 @@ def windows(count: int) -> tuple[Tensor, Tensor]:
             ids, numbers = [], []
         numbers += [len(numbers)] * len(document)
         ids += document
-    return torch.tensor(np.array(ids_rows, np.int16)).int(), torch.tensor(np.array(document_rows, np.int16)).int()
+    return torch.tensor(np.array(ids_rows, np.int16)).int(), torch.tensor(
+        np.array(document_rows, np.int16)
+    ).int()
 
 
 def train(config: Qwen2Config, steps: int, batch: int, peak: float, count: int, seed: int) -> Model:
@@ -251,9 +253,7 @@ def main() -> None:
         rms_norm_eps=EPS,
         tie_word_embeddings=True,
     )
-    model = train(
-        config, arguments.steps, arguments.batch, arguments.lr, arguments.documents, arguments.seed
-    )
+    model = train(config, arguments.steps, arguments.batch, arguments.lr, arguments.documents, arguments.seed)
     save(model, config, arguments.out)
 
 

@@ -20,7 +20,18 @@ NAMES = (
     "Anna Ben Clara David Emma Felix Grace Henry Iris Jack Karen Leo Maria Nora Oscar Paula Quinn Rosa Simon "
     "Tara Umar Vera Walter Yara Zoe Adam Bella Carl Diana Erik"
 ).split()
-ROOMS = ["kitchen", "bedroom", "bathroom", "hallway", "garage", "office", "attic", "cellar", "nursery", "garden"]
+ROOMS = [
+    "kitchen",
+    "bedroom",
+    "bathroom",
+    "hallway",
+    "garage",
+    "office",
+    "attic",
+    "cellar",
+    "nursery",
+    "garden",
+]
 LABELS = "pasta tea eggs laundry nap rice bread pizza oven soup cake workout coffee potatoes meeting".split()
 GENRES = "jazz rock folk blues opera soul disco techno reggae country metal swing funk choir piano".split()
 CURRENCIES = "euros dollars pounds yen francs pesos rupees kronor zloty rand lira shekels".split()
