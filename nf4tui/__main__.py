@@ -1,4 +1,4 @@
-"""python -m nf4tui"""
+"""`python -m nf4tui`: the command line."""
 
 from nf4tui.cli import main
 

@@ -28,6 +28,8 @@ def projection_path(layer: int, projection: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
+    """The adapters' shape and scaling. targets: the projections that have one, of PROJECTIONS."""
+
     rank: int = 16
     alpha: float = 32.0
     rslora: bool = False

@@ -16,6 +16,8 @@ from nf4tui.reference.bf16 import round_to_bf16
 
 
 class Stored(Enum):
+    """The type in which a kernel writes a value."""
+
     BF16 = "bfloat16"
     FP32 = "float32"
 

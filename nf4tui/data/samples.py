@@ -102,6 +102,8 @@ class DataReport:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
+    """Samples in the files' order, and what became of every record."""
+
     samples: tuple[Sample, ...]
     report: DataReport
 

@@ -33,7 +33,7 @@ def exact_matches(
     """Whether each sample's last assistant turn is generated right, one after the other.
 
     window: most tokens of prompt and answer together. An answer is cut where it is longer than the right
-    one by half of the sample and a bit, since it is wrong then anyway.
+    one by half of the sample and a bit. An answer that is cut is wrong: it did not end.
     """
     for sample in samples:
         conversation = sample.conversation
@@ -41,14 +41,10 @@ def exact_matches(
         asked = replace(conversation, messages=conversation.messages[: end + 1])
         prompt = prompt_ids(asked, tokenizer.style, tokenizer)
         longest = len(sample.ids) - len(prompt) + len(sample.ids) // 2 + _SPARE
-        ids = generate_ids(
-            engine,
-            prompt,
-            tokenizer,
-            max_tokens=min(window - len(prompt), longest),
-            sampling=Sampling(),
-        )
-        yield is_right(tokenizer.decode(list(ids)), conversation.messages[end])
+        most = min(window - len(prompt), longest)
+        ids = list(generate_ids(engine, prompt, tokenizer, max_tokens=most, sampling=Sampling()))
+        ended = len(ids) < most
+        yield ended and is_right(tokenizer.decode(ids), conversation.messages[end])
 
 
 def is_right(text: str, right: Message) -> bool:

@@ -42,5 +42,6 @@ def stream_text(ids: Iterator[int], tokenizer: ChatTokenizer) -> Iterator[str]:
         yield text[len(shown) :]
         # A new window from time to time: decoding the whole answer with every token would cost its square.
         pending, shown = (pending, text) if len(pending) < _WINDOW else ([], "")
-    if pending:
-        yield tokenizer.decode(pending)[len(shown) :]
+    broken = tokenizer.decode(pending)[len(shown) :]
+    if broken:
+        yield broken

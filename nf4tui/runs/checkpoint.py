@@ -19,6 +19,7 @@ _NAME = re.compile(r"step-(\d{6,})")
 
 
 def path_of(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
     return checkpoints / f"step-{step:06d}"
 
 

@@ -109,6 +109,8 @@ class TapRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsError:
+    """relL2 of the logits, and in units of the error that legal arithmetic makes."""
+
     rel_l2: float
     ratio: float
 
