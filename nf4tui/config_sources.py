@@ -39,9 +39,10 @@ def merged(
     if toml is not None:
         settings |= read_toml(toml)
     variables = environment_settings() if environment is None else environment
-    for name, text in variables.items():
-        where = f"environment variable NF4TUI_{name.upper()}"
-        settings[_known(name, where)] = converted(name, text, where)
+    for variable, text in variables.items():
+        where = f"environment variable NF4TUI_{variable.upper()}"
+        name = _known(variable, where)
+        settings[name] = converted(name, text, where)
     for name, value in flags.items():
         settings[name] = converted(name, value, flag(name)) if isinstance(value, str) else value
     return settings

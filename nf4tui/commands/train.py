@@ -42,7 +42,8 @@ def _settings(
     if not settings.get("data") and not (resume and "out" in settings):
         raise InputError("no data: name at least one JSONL file, as in `nf4tui train data.jsonl`")
     settings.setdefault("data", ())
-    settings.setdefault("out", _run_directory(settings["data"], resume=resume))
+    if "out" not in settings:
+        settings["out"] = _run_directory(settings["data"], resume=resume)
     if resume and "model" not in settings and _has_run(settings["out"]):
         settings["model"] = ""  # taken from the run
     else:
