@@ -11,8 +11,11 @@ HINT = "name one with --model DIRECTORY or --model ORGANISATION/NAME (a Hugging 
 def sample_model_of(file: str) -> Path | None:
     """The sample model, if `file` lies under a folder sample_data/ that holds one."""
     for parent in Path(file).expanduser().resolve().parents:
-        if parent.name == "sample_data" and (parent / "model" / "config.json").is_file():
-            return parent / "model"
+        model = parent / "model"
+        if parent.name == "sample_data" and any(
+            (model / name).is_file() for name in ("config.json", "tokenizer.json")
+        ):
+            return model
     return None
 
 
