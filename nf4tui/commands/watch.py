@@ -34,27 +34,24 @@ def run(run_dir: str) -> int:
 def follow(run: "RunDirectory") -> int:
     """Prints the run's lines, those so far and those to come, until its trainer has ended."""
     from nf4tui.config import terminal_is_dumb
-    from nf4tui.dashboard.condition import condition
+    from nf4tui.dashboard.reader import RunReader
     from nf4tui.headless import Headless
-    from nf4tui.runs.event_log import EventTail
     from nf4tui.runs.events import ErrorEvent
-    from nf4tui.runs.status import read_status
 
+    reader = RunReader(run, None)
     shown = Headless(sys.stdout, as_json=False, bar=sys.stdout.isatty() and not terminal_is_dumb())
-    tail = EventTail(run.events)
-    failure: str | None = None
+    failure = f"{run.path}: the run failed; its log.txt may say why"
     began = time.monotonic()
     while True:
-        # The status first: what was written before it is then there to be read.
-        state = condition(read_status(run.status), None).state
-        for event in tail.read():
+        reading = reader.read()
+        for event in reading.events:
             shown.show(event)
             failure = event.message if isinstance(event, ErrorEvent) else failure
-        match state:
+        match reading.condition.state:
             case "done" | "stopped":
                 return 0
             case "failed":
-                raise TrainingFailedError(failure or f"{run.path}: the run failed; its log.txt may say why")
+                raise TrainingFailedError(failure)
             case "crashed":
                 advice = f"`nf4tui train --resume --out {run.path}` goes on from its last checkpoint"
                 raise TrainingFailedError(f"{run.path}: the trainer is gone without a word; {advice}")

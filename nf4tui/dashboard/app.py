@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from textual.app import App
+from textual.worker import WorkerFailed
 
 from nf4tui.config import terminal_facts
 from nf4tui.dashboard.driver import HangUpDriver
@@ -65,7 +66,8 @@ class DashboardApp(App[None], inherit_bindings=False):
 
     def _handle_exception(self, error: Exception) -> None:
         """Leaves the screen and keeps the error for run_dashboard, where Textual would print its locals."""
-        self.fault = self.fault or error
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        self.fault = self.fault or (cause if isinstance(cause, Exception) else error)
         super()._handle_exception(error)
         self._exit_renderables.clear()
 

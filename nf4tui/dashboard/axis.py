@@ -12,6 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from nf4tui.dashboard.text import scientific
+
 _AIR = 0.04  # of the span, above and below
 _EMPTY = (0.0, 1.0)
 
@@ -42,15 +44,12 @@ class Axis:
             return [tick * self.scale for tick in round_steps(self.lo, self.hi, count)]
         lo, hi = 10.0**self.lo, 10.0**self.hi
         powers = range(math.floor(self.lo), math.ceil(self.hi) + 1)
-        for mantissas in ((1, 2, 5), (1,)):
-            steps = [float(f"{m}e{power}") for power in powers for m in mantissas]
-            ticks = [tick for tick in steps if lo <= tick <= hi]
-            if 2 <= len(ticks) <= 1.5 * count:
-                return ticks
-        if len(ticks) > count:
-            return ticks[:: math.ceil(len(ticks) / count)]
-        # Not even two of those: round values, so that there is more than one.
-        return [tick for tick in round_steps(lo, hi, count) if tick > 0]
+        fine = [tick for e in powers for m in (1, 2, 5) if lo <= (tick := float(f"{m}e{e}")) <= hi]
+        decades = [tick for e in powers if lo <= (tick := float(f"1e{e}")) <= hi]
+        if len(fine) < 2:  # less than a decade: round values, so that there are two
+            return [tick for tick in round_steps(lo, hi, count) if tick > 0]
+        ticks = fine if len(fine) <= 1.5 * count or len(decades) < 2 else decades
+        return ticks[:: math.ceil(len(ticks) / (1.5 * count))]
 
 
 def axis_over(series: Sequence[NDArray[np.float64]], *, log: bool) -> Axis:
@@ -73,13 +72,17 @@ def axis_over(series: Sequence[NDArray[np.float64]], *, log: bool) -> Axis:
 
 
 def round_steps(lo: float, hi: float, count: int) -> list[float]:
-    """Multiples within [lo, hi] of the smallest of 1, 2, 5 x 10^k that gives at most `count` + 1 of them."""
+    """Multiples within [lo, hi] of 1, 2 or 5 x 10^k: at most about `count` of them, and two at least."""
     span = hi - lo
     if not (math.isfinite(span) and span > 0):
         return []
     power = 10.0 ** math.floor(math.log10(span / max(count, 1)))
-    step = next(m * power for m in (1, 2, 5, 10, 20) if span / (m * power) <= count)
-    first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
+    steps = [m * power for m in (20, 10, 5, 2, 1, 0.5, 0.2)]
+    allowed = next(at for at in range(4, -1, -1) if span / steps[at] <= count)
+    for step in steps[allowed:]:
+        first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
+        if last > first:
+            break
     return [multiple * step for multiple in range(first, last + 1)]
 
 
@@ -92,18 +95,14 @@ def labels(ticks: Sequence[float], *, log: bool) -> list[str]:
     if not apart:
         return [_short(tick) for tick in ticks]
     last_digit = math.floor(math.log10(apart) + 1e-9)
+    if 1e4 <= largest < 1e6 and last_digit >= 2:
+        decimals = max(0, 3 - last_digit)
+        return [f"{tick / 1e3:.{decimals}f}k" if tick else "0" for tick in ticks]
     if largest >= 1e5 or largest < 1e-3:
         digits = max(0, math.floor(math.log10(largest) + 1e-9) - last_digit)
-        return [_scientific(tick, min(digits, 3)) for tick in ticks]
+        return [scientific(tick, min(digits, 3)) for tick in ticks]
     return [format(tick, f".{max(0, -last_digit)}f") for tick in ticks]
 
 
 def _short(value: float) -> str:
-    return format(value, "g") if 1e-3 <= abs(value) < 1e5 or value == 0 else _scientific(value, 0)
-
-
-def _scientific(value: float, digits: int) -> str:
-    if value == 0:
-        return "0"
-    mantissa, _, exponent = format(value, f".{digits}e").partition("e")
-    return f"{mantissa}e{int(exponent)}"
+    return format(value, "g") if 1e-3 <= abs(value) < 1e5 or value == 0 else scientific(value, 0)

@@ -137,16 +137,17 @@ class _Frame:
         self._write(self.height, self.left - 1, "└" + "─" * self.width, Ink.AXIS)
         count = max(2, self.width // _CELLS_A_STEP_LABEL)
         inner = [step for step in round_steps(self.first, self.last, count) if step == int(step)]
-        free = -1  # the first column that the next label may use
-        for step in sorted({self.first, *inner}):
+        taken: list[range] = []  # columns of the labels so far, each with a blank around it
+        for step in (self.first, self.last, *inner):
             label = f"{step:.0f}"
             column = int(self._columns(np.array([step]))[0])
             start = min(max(self.left + column - len(label) // 2, 0), self.left + self.width - len(label))
-            if start <= free:
+            end = start + len(label)
+            if any(start < other.stop and other.start < end for other in taken):
                 continue
             self._write(self.height, self.left + column, "┬", Ink.AXIS)
             self._write(self.height + 1, start, label, Ink.AXIS)
-            free = start + len(label)
+            taken.append(range(start - 1, end + 1))
 
     def curve(self, curve: Curve, ink: int) -> None:
         columns = braille.columns_of(curve.steps, self.first, self.last, 2 * self.width)
@@ -174,13 +175,13 @@ class _Frame:
         return (4 * self.height - 1 - round(place * (4 * self.height - 1))) // 4
 
     def _overlay(self, codes: Grid, ink: int) -> None:
-        """Sets cells, joining their dots with those of curves already there."""
+        """Sets cells. Where an earlier curve is already, the dots are joined and its ink stays."""
         area = (slice(0, self.height), slice(self.left, self.left + self.width))
         characters, inks = self.chart.characters[area], self.chart.inks[area]
         set_here = codes != braille.BLANK
-        joined = np.where(inks >= Ink.CURVE, characters | codes, codes)
-        characters[set_here] = joined[set_here]
-        inks[set_here] = ink
+        shared = inks >= Ink.CURVE
+        characters[:] = np.where(set_here, np.where(shared, characters | codes, codes), characters)
+        inks[set_here & ~shared] = ink
 
     def _write(self, row: int, column: int, text: str, ink: int) -> None:
         end = column + len(text)

@@ -14,8 +14,8 @@ from nf4tui.dashboard.chart import POINT, Chart, Curve, Ink, draw, row_text
 from nf4tui.dashboard.curves import ChartPlan
 from nf4tui.dashboard.history import History
 from nf4tui.dashboard.palette import CURVES, MUTED
-from nf4tui.headless import number
 
+LINE = "━"  # a curve's marker in the legend
 _INK_CLASSES: dict[int, str] = {
     Ink.GRID: "chart--grid",
     Ink.AXIS: "chart--axis",
@@ -46,9 +46,13 @@ class ChartPane(Widget, can_focus=True):
     def on_mount(self) -> None:
         self.update()
 
+    def on_resize(self) -> None:
+        self.border_title = self._title()
+
     def update(self) -> None:
         """Shows what the history holds now."""
         self.set_class(self.empty, "-empty")
+        self.border_subtitle = "log" if self.log_axis else ""
         self.border_title = self._title()
         self.refresh()
 
@@ -58,7 +62,7 @@ class ChartPane(Widget, can_focus=True):
         return self.plan.optional and not any(len(curve.series(self._history)) for curve in self.plan.curves)
 
     def watch_log_axis(self) -> None:
-        self.border_title = self._title()
+        self.border_subtitle = "log" if self.log_axis else ""
 
     def render_line(self, y: int) -> Strip:
         chart = self._chart()
@@ -97,14 +101,18 @@ class ChartPane(Widget, can_focus=True):
         return base if name is None else self.get_component_rich_style(name)
 
     def _title(self) -> Content:
+        """Number, name, and the newest value of each curve; without the curves' names where those are too
+        long."""
+        full = self._legend(named=True)
+        return full if full.cell_length <= self.size.width - 2 else self._legend(named=False)
+
+    def _legend(self, *, named: bool) -> Content:
         parts: list[str | tuple[str, str]] = [(f"{self._number} ", MUTED), (self.plan.title, "bold")]
         for plan, colour in zip(self.plan.curves, CURVES, strict=False):
             last = plan.series(self._history).last
             if last is None:
                 continue
-            marker = POINT if plan.points else "━"
-            label = f"{marker} {plan.label} " if plan.label else ""
-            parts.append((f"  {label}{number(last, plan.form)}", colour))
-        if self.log_axis:
-            parts.append(("  log", MUTED))
+            marker = f"{POINT if plan.points else LINE} " if plan.label else ""
+            label = f"{plan.label} " if named and plan.label else ""
+            parts.append((f"  {marker}{label}{plan.form(last)}", colour))
         return Content.assemble(*parts)

@@ -46,8 +46,11 @@ def condition(status: Status | None, worker_exit: int | None) -> Condition:
         return Condition("starting" if worker_exit is None else "crashed")
     if status.ended:
         return Condition("done" if status.state == "finished" else status.state)
-    if worker_exit is not None or status.crashed():
-        return Condition("crashed")
-    age = datetime.now(UTC) - datetime.fromisoformat(status.heartbeat)
+    try:
+        if worker_exit is not None or status.crashed():
+            return Condition("crashed")
+        age = datetime.now(UTC) - datetime.fromisoformat(status.heartbeat)
+    except (TypeError, ValueError):  # a status.json that no trainer of ours wrote
+        return Condition("starting")
     known = status.state in ("running", "paused", "stopping")
     return Condition(status.state if known else "running", age.total_seconds())

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 from nf4tui.dashboard.history import History
 from nf4tui.dashboard.series import Series
+from nf4tui.dashboard.text import compact, fixed, scientific
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePlan:
-    """label: in the legend. form: the format of its newest value there. points: mark each point if few."""
+    """label: in the legend. form: writes its newest value there. points: mark each point if few."""
 
     label: str
     series: Callable[[History], Series]
-    form: str
+    form: Callable[[float], str]
     points: bool = False
 
 
@@ -33,30 +34,30 @@ LOSS = ChartPlan(
     "loss",
     "loss",
     (
-        CurvePlan("train", lambda history: history.loss, ".4f"),
-        CurvePlan("validation", lambda history: history.validation, ".4f", points=True),
+        CurvePlan("train", lambda history: history.loss, fixed),
+        CurvePlan("validation", lambda history: history.validation, fixed, points=True),
     ),
     gaps=True,
 )
 LEARNING_RATE = ChartPlan(
-    "learning-rate", "learning rate", (CurvePlan("", lambda history: history.lr, ".2e"),)
+    "learning-rate", "learning rate", (CurvePlan("", lambda history: history.lr, scientific),)
 )
-GRAD_NORM = ChartPlan("grad-norm", "grad norm", (CurvePlan("", lambda history: history.grad_norm, ".3f"),))
+GRAD_NORM = ChartPlan("grad-norm", "grad norm", (CurvePlan("", lambda history: history.grad_norm, compact),))
 THROUGHPUT = ChartPlan(
     "throughput",
     "tokens/s",
     (
-        CurvePlan("real", lambda history: history.tokens, ",.0f"),
-        CurvePlan("supervised", lambda history: history.supervised, ",.0f"),
+        CurvePlan("real", lambda history: history.tokens, compact),
+        CurvePlan("supervised", lambda history: history.supervised, compact),
     ),
 )
-# Two precisions of one source: this shows rounding, and cannot show that the model is right.
+# relL2 of float32 against float64 of one source: it shows rounding, and cannot show that the model is right.
 PRECISION = ChartPlan(
     "precision",
-    "precision, float32 to float64",
+    "precision",
     (
-        CurvePlan("logits", lambda history: history.precision_logits, ".1e", points=True),
-        CurvePlan("worst tensor", lambda history: history.precision_worst, ".1e", points=True),
+        CurvePlan("logits", lambda history: history.precision_logits, scientific, points=True),
+        CurvePlan("worst", lambda history: history.precision_worst, scientific, points=True),
     ),
     log=True,
     optional=True,

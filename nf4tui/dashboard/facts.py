@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from nf4tui.dashboard.history import History
 from nf4tui.dashboard.palette import GREEN, MUTED, VERMILLION
+from nf4tui.dashboard.text import scientific
 from nf4tui.headless import number
 from nf4tui.runs.status import Status
 
@@ -31,7 +32,7 @@ def now_rows(history: History) -> Iterator[Row]:
         seconds = max(step.step_ms, 1e-3) / 1e3
         padding = 1 - step.tokens / step.padded_tokens if step.padded_tokens else 0.0
         yield Row("epoch", f"{step.epoch:.2f}")
-        yield Row("lr", number(step.lr, ".3e"))
+        yield Row("lr", scientific(step.lr, 3))
         yield Row("grad norm", number(step.grad_norm, ".4f"))
         yield Row("tokens/s", f"{step.tokens / seconds:,.0f} real")
         yield Row("", f"{step.supervised_tokens / seconds:,.0f} supervised")
@@ -52,8 +53,8 @@ def _health(history: History) -> Iterator[Row]:
         yield Row("  newest", f"step {history.culprit.step}, not applied", VERMILLION)
         yield Row("", history.culprit.nonfinite_tensor or "the loss", VERMILLION)
     if history.precision is not None:
-        yield Row("precision", f"{number(history.precision.rel_l2, '.1e')} relL2 of logits")
-        yield Row("  worst", f"{number(history.precision.worst.rel_l2, '.1e')} relL2 of")
+        yield Row("precision", f"{scientific(history.precision.rel_l2)} relL2 of logits")
+        yield Row("  worst", f"{scientific(history.precision.worst.rel_l2)} relL2 of")
         yield Row("", history.precision.worst.tap)
     if history.parity is not None:
         ok = history.parity.ok

@@ -15,7 +15,7 @@ from nf4tui.dashboard.keys import COMMANDS, KEYS
 from nf4tui.dashboard.palette import MUTED, SKY
 
 _LEGEND = (
-    (GAP, "a step that was not finite: never left out, never drawn as a number"),
+    (GAP, "a step that was not finite; never drawn as a number"),
     (BELOW, "not positive, so below a logarithmic axis"),
     (RESUMED, "resumed from a checkpoint"),
     (POINT, "a single measurement of a curve that has few"),

@@ -27,7 +27,7 @@ class Key:
 
 
 KEYS = (
-    Key("p", "p", "pause", "pause after this step, or go on", "pause"),
+    Key("p", "p", "pause", "pause after this step, or go on", "pause/resume"),
     Key("c", "c", "checkpoint", "save a checkpoint after this step", "checkpoint"),
     Key("s", "s", "stop", "stop after this step, with a checkpoint; asks first", "stop"),
     Key("y", "y", "log_axis", "logarithmic axis of the chart in focus, else of the loss", "log axis"),

@@ -1,7 +1,8 @@
-"""What happened, in words: every event but the steps that went well, which the charts show."""
+"""What happened, in words: every event but what the charts show, which are steps that went well and precision."""
 
 from collections import deque
 
+from rich.table import Table
 from rich.text import Text
 from textual.content import Content
 from textual.events import Resize
@@ -11,15 +12,18 @@ from nf4tui.dashboard.palette import GREEN, MUTED, ORANGE, VERMILLION
 from nf4tui.dashboard.text import clock
 from nf4tui.headless import log_line
 from nf4tui.runs.events import (
+    CheckpointEvent,
     DoneEvent,
     ErrorEvent,
     EvalEvent,
     Event,
     LogEvent,
     ParityEvent,
+    PrecisionEvent,
     StateEvent,
     StepEvent,
 )
+from nf4tui.sanitize import one_line
 
 MAX_LINES = 2000
 
@@ -31,14 +35,17 @@ class LogPane(RichLog):
         """number: the key that focuses it."""
         super().__init__(id="log", classes="pane log", markup=False, highlight=False, wrap=True, min_width=20)
         self.border_title = Content.assemble((f"{number} ", MUTED), ("log", "bold"))
-        self._entries: deque[Text] = deque(maxlen=MAX_LINES)
+        self._entries: deque[Table] = deque(maxlen=MAX_LINES)
         self._wrapped_at = 0
 
     def add(self, event: Event, total_steps: int | None) -> None:
         """Appends the event, if it is for the log."""
-        if isinstance(event, StepEvent) and event.applied:
+        if isinstance(event, PrecisionEvent) or (isinstance(event, StepEvent) and event.applied):
             return
-        entry = Text.assemble((f"{clock(event.time)} ", MUTED), (log_line(event, total_steps), _style(event)))
+        entry = Table.grid(padding=(0, 1))  # longer lines go on beside the time, not under it
+        entry.add_row(
+            Text(clock(event.time), MUTED), Text(_words(event, total_steps), _style(event), overflow="fold")
+        )
         self._entries.append(entry)
         self.write(entry, scroll_end=None)
 
@@ -50,6 +57,18 @@ class LogPane(RichLog):
             for entry in self._entries:
                 self.write(entry, scroll_end=True)
         self._wrapped_at = width
+
+
+def _words(event: Event, total_steps: int | None) -> str:
+    """The event's line as headless output has it, but for what would be long and is elsewhere, too."""
+    match event:
+        case StepEvent():
+            where = one_line(event.nonfinite_tensor or "the loss")
+            return f"step {event.step} not applied: {event.nonfinite} non-finite, first in {where}"
+        case CheckpointEvent():
+            return f"checkpoint of step {event.step}"
+        case _:
+            return log_line(event, total_steps)
 
 
 def _style(event: Event) -> str:

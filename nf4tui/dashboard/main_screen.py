@@ -6,6 +6,7 @@
 """
 
 import asyncio
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -34,6 +35,7 @@ from nf4tui.runs.events import CheckpointEvent, StateEvent
 from nf4tui.sanitize import one_line
 
 POLL_SECONDS = 0.25
+AT_ONCE = 5000  # events taken in before keys are heard again: some 50 ms
 WINDOWS = (None, 1000, 100)  # steps that the charts show, counted from the last; None: all
 
 
@@ -81,7 +83,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     async def _follow(self) -> None:
         while True:
-            self._take(await asyncio.to_thread(self._reader.read))
+            reading = await asyncio.to_thread(self._reader.read)
+            for start in range(0, max(1, len(reading.events)), AT_ONCE):
+                self._take(replace(reading, events=reading.events[start : start + AT_ONCE]))
+                await asyncio.sleep(0)
             await asyncio.sleep(POLL_SECONDS)
 
     def _take(self, reading: Reading) -> None:

@@ -46,11 +46,15 @@ class RunReader:
         return code if code is None or code >= 0 else 128 - code
 
     def read(self) -> Reading:
-        """Blocks for as long as the disk does."""
+        """Blocks for as long as the disk does. Raises InputError where the events cannot be read."""
         # Whether it ended is asked first: what it wrote before is then there to be read.
         ended = self.worker_exit
         status = read_status(self.run.status)
-        return Reading(self._tail.read(), status, condition(status, ended))
+        state = condition(status, ended)
+        try:
+            return Reading(self._tail.read(), status, state)
+        except OSError as error:
+            raise InputError(f"{self.run.events}: cannot be read ({error.strerror})") from None
 
     def send(self, word: Word) -> None:
         """Raises InputError where the word cannot be left."""

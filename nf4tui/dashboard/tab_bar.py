@@ -30,23 +30,27 @@ class TabBar(Widget):
         self.refresh()
 
     def render(self) -> Text:
-        text = Text(no_wrap=True, overflow="ellipsis")
+        text = Text(no_wrap=True, overflow="crop")
         for number, label in self._tabs():
-            chosen = number == self._current
-            text.append(label, "bold reverse" if chosen else MUTED)
+            text.append(label, "bold reverse" if number == self._current else MUTED)
+            text.append(" ")
         return text
 
     def on_click(self, event: events.Click) -> None:
         end = 0
         for number, label in self._tabs():
-            end += len(label)
+            end += len(label) + 1
             if event.x < end:
                 self.post_message(self.Chosen(number))
                 return
 
     def _tabs(self) -> list[tuple[int, str]]:
+        """Number and label of each; of those not chosen only the number where there is no room."""
+        shown = [
+            (number, name) for number, name in enumerate(self._names, start=1) if number not in self._hidden
+        ]
+        wide = sum(len(name) + 3 for _, name in shown) <= self.size.width
         return [
-            (number, f" {number} {name} ")
-            for number, name in enumerate(self._names, start=1)
-            if number not in self._hidden
+            (number, f"{number} {name}" if wide or number == self._current else f"{number}")
+            for number, name in shown
         ]

@@ -1,10 +1,33 @@
-"""Times and words of a run as a terminal may show them. All text from data passes through here."""
+"""Numbers, times and words of a run as a terminal may show them. All text from data passes through here."""
 
+import math
 from datetime import datetime
 
 from rich.cells import cell_len
 
+from nf4tui.headless import number
 from nf4tui.sanitize import one_line
+
+
+def fixed(value: float) -> str:
+    """Four decimals; what is not finite is said."""
+    return number(value, ".4f")
+
+
+def compact(value: float) -> str:
+    """Three digits or so, with k or M for thousands and millions."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if 10 * size <= value < math.inf:
+            return f"{value / size:.{1 if value < 100 * size else 0}f}{unit}"
+    return number(value, ".4g")
+
+
+def scientific(value: float, digits: int = 1) -> str:
+    """1.5e-7: `digits` decimals and no leading zeros in the exponent."""
+    if value == 0 or not math.isfinite(value):
+        return number(value, ".0f")
+    mantissa, _, exponent = format(value, f".{digits}e").partition("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def duration(seconds: float) -> str:
