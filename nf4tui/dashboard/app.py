@@ -6,6 +6,7 @@ killing it or losing its terminal costs no step.
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def _exit_code(app: DashboardApp, reader: RunReader) -> int:
 
 def _last_word(app: DashboardApp, reader: RunReader) -> str:
     """One line on how the run was when the dashboard was left."""
-    path, history = reader.run.path, app.main.history
+    path, history = shlex.quote(str(reader.run.path)), app.main.history
     match app.main.condition.state:
         case "done" if history.done is not None:
             return f"done: the adapter is in {history.done.adapter}"

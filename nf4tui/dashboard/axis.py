@@ -16,6 +16,7 @@ from nf4tui.dashboard.text import scientific
 
 _AIR = 0.04  # of the span, above and below
 _EMPTY = (0.0, 1.0)
+_EXPONENTS = (-300.0, 308.25)  # of ten: what is smaller is shown as the smallest, and nothing overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,7 @@ class Axis:
         values that are not positive lie at the lower end."""
         if self.log:
             positive = values > 0
-            units = np.log10(np.where(positive, values, 1.0))
-            units = np.where(positive, units, self.lo)
+            units = np.where(positive, _exponents(np.where(positive, values, 1.0)), self.lo)
         else:
             units = values / self.scale
         return np.clip((units - self.lo) / (self.hi - self.lo), 0.0, 1.0)
@@ -41,7 +41,8 @@ class Axis:
     def ticks(self, count: int) -> list[float]:
         """About `count` round values within the range."""
         if not self.log:
-            return [tick * self.scale for tick in round_steps(self.lo, self.hi, count)]
+            ticks = [tick * self.scale for tick in round_steps(self.lo, self.hi, count)]
+            return [tick for tick in ticks if math.isfinite(tick)]
         lo, hi = 10.0**self.lo, 10.0**self.hi
         powers = range(math.floor(self.lo), math.ceil(self.hi) + 1)
         fine = [tick for e in powers for m in (1, 2, 5) if lo <= (tick := float(f"{m}e{e}")) <= hi]
@@ -57,18 +58,23 @@ def axis_over(series: Sequence[NDArray[np.float64]], *, log: bool) -> Axis:
     finite = [values[np.isfinite(values)] for values in series]
     values = np.concatenate(finite) if finite else np.empty(0)
     if log:
-        values = np.log10(values[values > 0])
+        values = _exponents(values[values > 0])
     if not len(values):
         return Axis(*_EMPTY, log=log)
     lo, hi = float(values.min()), float(values.max())
     largest = max(abs(lo), abs(hi))
     # A power of ten, so that what is round in units of it is round.
-    scale = 1.0 if log or largest == 0 else 10.0 ** math.floor(math.log10(largest))
+    scale = 1.0 if log or largest == 0 else 10.0 ** math.floor(max(math.log10(largest), _EXPONENTS[0]))
     lo, hi = lo / scale, hi / scale
     air = (hi - lo) * _AIR
     if hi - lo < 1e-9:  # a constant: in the middle
         air = 0.5 if log else max(abs(hi), 1.0) * 0.5
-    return Axis(lo - air, hi + air, log, scale)
+    lo, hi = lo - air, hi + air
+    return Axis(lo, min(hi, _EXPONENTS[1]) if log else hi, log, scale)
+
+
+def _exponents(positive: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(np.log10(positive), *_EXPONENTS)
 
 
 def round_steps(lo: float, hi: float, count: int) -> list[float]:

@@ -50,6 +50,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._reader = reader
         self._history = History()
         self.condition = Condition("starting")
+        self.readings = 0  # how often the run was read
         self._leaving = False  # stop was chosen on the way out: leave when the trainer has ended
         self._window = 0
         self._current = 1
@@ -91,6 +92,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _take(self, reading: Reading) -> None:
         """Shows a reading."""
+        self.readings += 1
         header, log = self.query_one(Header), self.query_one(LogPane)
         for event in reading.events:
             self._history.add(event)

@@ -33,7 +33,11 @@ from nf4tui.runs.settings import to_toml
 from nf4tui.runs.status import StatusFile
 
 CONFIG = TrainConfig(
-    data=("sample_data/train.jsonl",), model="sample_data/model", out="runs/sample", batch_size=8, max_seq_len=512
+    data=("sample_data/train.jsonl",),
+    model="sample_data/model",
+    out="runs/sample",
+    batch_size=8,
+    max_seq_len=512,
 )
 
 

@@ -35,8 +35,14 @@ class Terminal:
             stdout=child,
             stderr=child,
             start_new_session=True,
-            preexec_fn=_on_terminal,
-            env={**kept, "TERM": "xterm-256color", "COLUMNS": str(size[0]), "LINES": str(size[1]), **environment},
+            preexec_fn=_on_terminal,  # noqa: PLW1509 - it only makes a system call
+            env={
+                **kept,
+                "TERM": "xterm-256color",
+                "COLUMNS": str(size[0]),
+                "LINES": str(size[1]),
+                **environment,
+            },
         )
         os.close(child)
         self.output = b""
