@@ -7,7 +7,6 @@ Every key must be accounted for: an adapter whose keys half match would train or
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from nf4tui.engine import Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import PROJECTIONS, LoraConfig, block_of, projection_path
+from nf4tui.models.quoting import quoted
 from nf4tui.models.qwen2 import HF_BLOCKS, Qwen2Config, module_name, read_json_object
 from nf4tui.models.safetensors_file import open_safetensors
 from nf4tui.models.shards import first_ten
@@ -29,7 +29,7 @@ WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."
 _PEFT = re.compile(
-    r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.(lora_[AB])(?:\.default)?\.weight"
+    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,5})\.(?:self_attn|mlp)\.(\w+)\.(lora_[AB])(?:\.default)?\.weight"
 )
 # Fields that change what the adapter computes and are not implemented: (field, values that mean "off").
 _UNSUPPORTED: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -48,6 +48,8 @@ _UNSUPPORTED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("alora_invocation_tokens", (None,)),
     ("use_qalora", (None, False)),
     ("use_bdlora", (None, False)),
+    # pissa, olora, corda and loftq also change the base weights.
+    ("init_lora_weights", (None, True, False, "gaussian", "orthogonal", "eva")),
     ("megatron_config", (None,)),
 )
 
@@ -115,7 +117,7 @@ def read_adapter(directory: Path, config: Qwen2Config) -> tuple[LoraConfig, Tens
         if name is None:
             foreign.append(saved)
         elif name in names:
-            raise InputError(f"{file.path}: {saved!r} and {names[name]!r} are the same tensor")
+            raise InputError(f"{file.path}: {quoted(saved)} and {quoted(names[name])} are the same tensor")
         else:
             names[name] = saved
     if foreign:
@@ -141,7 +143,7 @@ def _read_lora_config(path: Path, config: Qwen2Config) -> LoraConfig:
     raw = read_json_object(path)
 
     def refuse(field: str, why: str) -> InputError:
-        return InputError(f"{path}: {field} is {raw.get(field)!r}: {why}")
+        return InputError(f"{path}: {field} is {quoted(raw.get(field))}: {why}")
 
     if raw.get("peft_type") != "LORA":
         raise refuse("peft_type", "only LORA adapters are supported")
@@ -167,7 +169,7 @@ def _read_lora_config(path: Path, config: Qwen2Config) -> LoraConfig:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
 
 
 def _targets(given: object, config: Qwen2Config) -> tuple[str, ...]:
@@ -181,7 +183,7 @@ def _targets(given: object, config: Qwen2Config) -> tuple[str, ...]:
         return ()
     try:
         pattern = re.compile(given)
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return ()
     chosen = []
     for projection in PROJECTIONS:

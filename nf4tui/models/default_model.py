@@ -10,7 +10,11 @@ HINT = "name one with --model DIRECTORY or --model ORGANISATION/NAME (a Hugging 
 
 def sample_model_of(file: str) -> Path | None:
     """The sample model, if `file` lies under a folder sample_data/ that holds one."""
-    for parent in Path(file).expanduser().resolve().parents:
+    try:
+        parents = Path(file).expanduser().resolve().parents
+    except (RuntimeError, ValueError):  # an unknown user, a loop of links, NUL: opening it will say so
+        return None
+    for parent in parents:
         model = parent / "model"
         if parent.name == "sample_data" and any(
             (model / name).is_file() for name in ("config.json", "tokenizer.json")

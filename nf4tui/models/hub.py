@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from nf4tui.errors import InputError
+from nf4tui.models.quoting import quoted
 
 # Never pickles: weights are taken as safetensors only.
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "merges.txt"]
@@ -11,10 +12,16 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "merges.txt"]
 def resolve_model(name: str) -> Path:
     """The directory of `name`: an existing directory, else the snapshot of a hub id, downloaded unless it is
     in the local cache (HF_HUB_OFFLINE=1: only from there). Raises InputError saying what to do."""
-    path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        found, is_directory = path.exists(), path.is_dir()
+    except RuntimeError as error:
+        raise InputError(f"{name!r}: there is no such user's home directory") from error
+    except OSError as error:
+        raise InputError(f"{quoted(name)}: cannot be looked at: {error.strerror}") from error
+    if is_directory:
         return path
-    if path.exists():
+    if found:
         raise InputError(f"{name}: a file; --model takes a Hugging Face directory or a hub id")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
         raise InputError(f"{name!r}: no such directory, and not a hub id (organisation/name)")

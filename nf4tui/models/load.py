@@ -57,7 +57,9 @@ def load_model(directory: Path, *, quantize: Quantizer = nf4_quantize) -> ModelW
 
     def projection(name: str, shape: tuple[int, int]) -> Nf4Tensor:
         if quantized:
-            return read_nf4_tensor(checkpoint.path(name), name, shape, checkpoint.read)
+            return read_nf4_tensor(
+                checkpoint.path(name), name, shape, checkpoint.read, checkpoint.__contains__
+            )
         return Nf4Tensor(*quantize(_read_finite(checkpoint, name)), shape)
 
     def vector(name: str) -> NDArray[np.float32]:

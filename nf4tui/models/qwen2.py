@@ -5,6 +5,7 @@ window, another activation) is refused by name, since ignoring it trains another
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,13 @@ from typing import Any
 
 from nf4tui.errors import InputError
 from nf4tui.lora import PROJECTIONS, block_of
+from nf4tui.models.quoting import quoted
+from nf4tui.models.safetensors_file import open_regular
 
 _DEFAULT_ROPE_THETA = 10000.0  # transformers' Qwen2Config
 _DEFAULT_EPS = 1e-6
+_MAX_JSON_BYTES = 64 * 2**20
+_MAX_LAYERS = 1000  # bounds the list of tensors that a config can make us write down
 HF_BLOCKS = {"attn": "self_attn", "mlp": "mlp"}
 BIASED_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
@@ -84,9 +89,22 @@ def projection_weights(config: Qwen2Config) -> Iterator[tuple[int, str, str]]:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises InputError if it cannot be read or is not one."""
+    """The JSON object in `path`. Raises InputError if it cannot be read, is not one or names a key twice."""
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in table:
+                raise InputError(f"{path}: the name {quoted(name)} occurs twice; keep the right one")
+            table[name] = value
+        return table
+
     try:
-        value = json.loads(path.read_bytes().decode("utf-8"))
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_JSON_BYTES:
+                raise InputError(f"{path}: larger than {_MAX_JSON_BYTES} bytes; not a model's JSON file")
+            data = file.read(_MAX_JSON_BYTES)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=no_duplicates)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -113,7 +131,7 @@ class _Fields:
     raw: Mapping[str, Any]
 
     def refuse(self, field: str, why: str) -> InputError:
-        return InputError(f"{self.path}: {field} is {self.raw.get(field)!r}: {why}")
+        return InputError(f"{self.path}: {field} is {quoted(self.raw.get(field))}: {why}")
 
     def count(self, field: str, default: int | None = None) -> int:
         if field not in self.raw and default is None:
@@ -124,14 +142,19 @@ class _Fields:
         return value
 
     def positive(self, field: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise InputError(f"{self.path}: {field} is {value!r}: must be a positive number")
+        # 1e30: far above any setting, and below where float() of a whole number overflows.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise InputError(f"{self.path}: {field} is {quoted(value)}: must be a positive number")
         return float(value)
 
     def config(self) -> Qwen2Config:
         self.check_architecture()
         heads, hidden = self.count("num_attention_heads"), self.count("hidden_size")
-        kv_heads = self.count("num_key_value_heads", default=heads)
+        null = "num_key_value_heads" in self.raw and self.raw["num_key_value_heads"] is None
+        kv_heads = heads if null else self.count("num_key_value_heads")
+        layers = self.count("num_hidden_layers")
+        if layers > _MAX_LAYERS:
+            raise self.refuse("num_hidden_layers", f"at most {_MAX_LAYERS} are supported")
         if hidden % heads or (hidden // heads) % 2:
             raise self.refuse(
                 "hidden_size", f"must be an even multiple of num_attention_heads ({heads}); RoPE pairs halves"
@@ -143,15 +166,14 @@ class _Fields:
                 "head_dim",
                 f"contradicts hidden_size / num_attention_heads = {hidden // heads}; not supported",
             )
-        # transformers ties unless told otherwise (PretrainedConfig.tie_word_embeddings).
-        tied = self.raw.get("tie_word_embeddings", True)
+        tied = self.raw.get("tie_word_embeddings", False)  # transformers' Qwen2Config
         if not isinstance(tied, bool):
             raise self.refuse("tie_word_embeddings", "must be true or false")
         return Qwen2Config(
             vocab_size=self.count("vocab_size"),
             hidden_size=hidden,
             intermediate_size=self.count("intermediate_size"),
-            num_hidden_layers=self.count("num_hidden_layers"),
+            num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             max_position_embeddings=self.count("max_position_embeddings", default=32768),
@@ -171,7 +193,9 @@ class _Fields:
         if self.raw.get("use_sliding_window", False) is not False:
             raise self.refuse("use_sliding_window", "sliding-window attention is not supported")
         layer_types = self.raw.get("layer_types")
-        if layer_types is not None and set(map(str, layer_types)) - {"full_attention"}:
+        if layer_types is not None and (
+            not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types)
+        ):
             raise self.refuse("layer_types", "only full_attention is supported")
         if self.raw.get("attention_dropout", 0) not in (0, 0.0):
             raise self.refuse("attention_dropout", "attention dropout is not supported; set it to 0")

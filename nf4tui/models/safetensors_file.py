@@ -14,6 +14,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nf4tui.errors import InputError
+from nf4tui.models.quoting import quoted
 
 MAX_HEADER_BYTES = 100 * 2**20  # the library's own limit
-_PICKLE_MAGIC = (b"\x80\x02", b"\x80\x04", b"PK")
+_PICKLE_MAGIC = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 
 # NumPy has no bfloat16: its bits are returned as uint16, told apart by TensorInfo.dtype.
 _DTYPES: Mapping[str, type[np.generic]] = {
@@ -68,19 +70,20 @@ class SafetensorsFile:
         shape, offset = info.shape, info.offset
         if rows is not None:
             start, stop, _ = rows.indices(shape[0])
-            offset += start * (info.nbytes // shape[0])
+            offset += start * (info.nbytes // max(1, shape[0]))
             shape = (stop - start, *shape[1:])
         out = np.empty(shape, dtype=dtype)
         view = out.reshape(-1).view(np.uint8).data
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with open_regular(self.path) as file:
                 file.seek(offset)
                 filled = 0
                 while filled < out.nbytes:
                     count = file.readinto(view[filled:])
                     if not count:
                         raise InputError(
-                            f"{self.path}: truncated while reading tensor {name!r}; copy or download it again"
+                            f"{self.path}: truncated while reading tensor {quoted(name)}; "
+                            "copy or download it again"
                         )
                     filled += count
         except OSError as error:
@@ -88,33 +91,42 @@ class SafetensorsFile:
         return out
 
 
+def open_regular(path: Path) -> FileIO:
+    """A regular file, open for unbuffered reading. Raises OSError, or InputError if it is something else."""
+    # O_NONBLOCK: opening a FIFO must not wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"{path}: not a regular file; put the file itself there")
+    return FileIO(descriptor, "rb")
+
+
 def open_safetensors(path: Path) -> SafetensorsFile:
     """Reads and checks the header. Raises InputError naming the file and what is wrong with it."""
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{path}: not a regular file; a checkpoint must be a plain safetensors file")
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
-            if prefix.startswith(_PICKLE_MAGIC):
-                raise InputError(
-                    f"{path}: a pickle or zip archive, which can run code when opened, so it is refused; "
-                    "convert it with transformers' save_pretrained(safe_serialization=True)"
-                )
             if len(prefix) < 8:
                 raise InputError(f"{path}: {len(prefix)} bytes long, too short for a safetensors file")
             (length,) = struct.unpack("<Q", prefix)
-            if length > min(MAX_HEADER_BYTES, status.st_size - 8):
-                raise InputError(
-                    f"{path}: its header claims {length} bytes; the file has {status.st_size} "
-                    "(truncated, or not a safetensors file)"
-                )
-            header = file.read(length)
+            fits = length <= min(MAX_HEADER_BYTES, size - 8)
+            header = file.read(length) if fits else b""
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    # A header of 640 bytes also begins with a pickle's 80 02, so the magic alone says nothing.
+    if prefix.startswith(_PICKLE_MAGIC) and not header.startswith(b"{"):
+        raise InputError(
+            f"{path}: a pickle or zip archive, which can run code when opened, so it is refused; "
+            "convert it with transformers' save_pretrained(safe_serialization=True)"
+        )
+    if not fits:
+        raise InputError(
+            f"{path}: its header claims {length} bytes; the file has {size} "
+            "(truncated, or not a safetensors file)"
+        )
     entries = _parse_header(path, header)
-    return SafetensorsFile(path, _check_layout(path, entries, 8 + length, status.st_size))
+    return SafetensorsFile(path, _check_layout(path, entries, 8 + length, size))
 
 
 def _parse_header(path: Path, header: bytes) -> dict[str, Any]:
@@ -122,7 +134,7 @@ def _parse_header(path: Path, header: bytes) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
-                raise InputError(f"{path}: the name {key!r} occurs twice in its header")
+                raise InputError(f"{path}: the name {quoted(key)} occurs twice in its header")
             seen[key] = value
         return seen
 
@@ -150,7 +162,7 @@ def _check_layout(
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
         if info.offset != end:
             kind = "overlaps another tensor" if info.offset < end else "leaves a gap before it"
-            raise InputError(f"{path}: tensor {name!r} {kind}; the file is damaged")
+            raise InputError(f"{path}: tensor {quoted(name)} {kind}; the file is damaged")
         end = info.offset + info.nbytes
     if end > file_size:
         raise InputError(
@@ -168,18 +180,20 @@ def _is_count(value: object) -> bool:
 
 def _tensor_info(path: Path, name: str, entry: object, data_start: int) -> TensorInfo:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise InputError(f"{path}: tensor {name!r} must have dtype, shape and data_offsets, and only those")
+        raise InputError(
+            f"{path}: tensor {quoted(name)} must have dtype, shape and data_offsets, and only those"
+        )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise InputError(f"{path}: tensor {name!r} has the unsupported dtype {dtype!r}")
+        raise InputError(f"{path}: tensor {quoted(name)} has the unsupported dtype {quoted(dtype)}")
     if not isinstance(shape, list) or len(shape) > 8 or not all(_is_count(size) for size in shape):
-        raise InputError(f"{path}: tensor {name!r} has an invalid shape")
+        raise InputError(f"{path}: tensor {quoted(name)} has an invalid shape")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(value) for value in offsets):
-        raise InputError(f"{path}: tensor {name!r} has invalid data_offsets")
+        raise InputError(f"{path}: tensor {quoted(name)} has invalid data_offsets")
     nbytes = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
     if offsets[1] - offsets[0] != nbytes:
         raise InputError(
-            f"{path}: tensor {name!r}: {dtype} {shape} takes {nbytes} bytes, its data_offsets span "
+            f"{path}: tensor {quoted(name)}: {dtype} {quoted(shape)} takes {nbytes} bytes, its data_offsets span "
             f"{offsets[1] - offsets[0]}"
         )
     return TensorInfo(dtype, tuple(shape), data_start + offsets[0], nbytes)

@@ -12,18 +12,20 @@ from typing import Any
 from numpy.typing import NDArray
 
 from nf4tui.errors import InputError
+from nf4tui.models.quoting import quoted
 from nf4tui.models.qwen2 import read_json_object
 from nf4tui.models.safetensors_file import SafetensorsFile, TensorInfo, open_safetensors
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_LONGEST_NAME = 255  # bytes, of one file name on Linux
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def first_ten(names: list[str]) -> str:
     """`a, b, c` of at most ten names, then how many more there are."""
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + more
+    return ", ".join(name if len(name) <= 300 else quoted(name) for name in names[:10]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,13 @@ class Checkpoint:
 
 def open_checkpoint(directory: Path) -> Checkpoint:
     """Opens model.safetensors, or every shard of the index. Raises InputError."""
-    index = directory / INDEX
+    index, single = directory / INDEX, directory / SINGLE
     if index.exists():
+        if single.exists():
+            raise InputError(
+                f"{directory}: holds both {SINGLE} and {INDEX}; remove the one that is not meant"
+            )
         return _open_sharded(directory, index)
-    single = directory / SINGLE
     if single.exists() or single.is_symlink():
         file = _open_inside(directory, SINGLE, single)
         return Checkpoint(file.path, dict.fromkeys(file.tensors, file))
@@ -72,7 +77,7 @@ def _open_inside(directory: Path, name: str, where: Path) -> SafetensorsFile:
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise InputError(f"{where}: the file {name!r} is missing or cannot be followed") from error
+        raise InputError(f"{where}: the file {quoted(name)} is missing or cannot be followed") from error
     home = directory.resolve()
     allowed = [home]
     if home.parent.name == "snapshots":
@@ -88,14 +93,20 @@ def _open_sharded(directory: Path, index: Path) -> Checkpoint:
         raise InputError(f"{index}: weight_map must be a non-empty object of tensor name to file name")
     shards: dict[str, SafetensorsFile] = {}
     for tensor, name in weight_map.items():
-        plain = isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+        plain = (
+            isinstance(name, str)
+            and name.endswith(".safetensors")
+            and len(name.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME
+            and not set(name) & {"/", "\\", "\0"}
+        )
         if not plain:
             raise InputError(
-                f"{index}: weight_map[{tensor!r}] is {name!r}: must be a plain file name in this directory"
+                f"{index}: weight_map[{quoted(tensor)}] is {quoted(name)}: "
+                "must be a plain file name in this directory that ends in .safetensors"
             )
         if name not in shards:
             if not (directory / name).exists():
-                raise InputError(f"{index}: the shard {name!r} is missing; download it again")
+                raise InputError(f"{index}: the shard {quoted(name)} is missing; download it again")
             shards[name] = _open_inside(directory, name, index)
     problems = [
         f"{tensor} (not in {name})"
