@@ -1,0 +1,385 @@
+"""A checkpoint loads whole and exact, or is refused by the names of what is wrong with it."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from nf4tui.errors import InputError
+from nf4tui.lora import PROJECTIONS
+from nf4tui.models import load as load_module
+from nf4tui.models.load import fingerprint, load_model
+from nf4tui.models.qwen2 import Qwen2Config, module_name
+from nf4tui.models.random_checkpoint import random_tensors, write_random_checkpoint
+from nf4tui.models.safetensors_file import SafetensorsFile
+from nf4tui.models.shards import INDEX, first_ten, open_checkpoint
+from nf4tui.reference.bf16 import widen
+from nf4tui.reference.nf4 import nf4_quantize
+
+Refused = Callable[..., str]
+Edit = Callable[..., None]
+Tensors = dict[str, tuple[str, list[int], bytes]]
+Rewrite = Callable[[Path, Callable[[Tensors], None]], None]
+NORM = "model.norm.weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def rewrite_as(path: Path, tiny: Qwen2Config, dtype: str) -> None:
+    path.write_bytes(
+        safetensors.numpy.save({name: widen(bits).astype(dtype) for name, bits in random_tensors(tiny, 0)})
+    )
+
+
+def weight_map(directory: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((directory / INDEX).read_text())["weight_map"]
+    return found
+
+
+# Whole checkpoints.
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_every_tensor_is_taken_in_its_own_precision(model: Path, tiny: Qwen2Config, dtype: str) -> None:
+    if dtype != "bfloat16":
+        rewrite_as(model / "model.safetensors", tiny, dtype)
+    expected = {
+        name: bits if dtype == "bfloat16" else widen(bits).astype(dtype)
+        for name, bits in random_tensors(tiny, 0)
+    }
+    weights = load_model(model)
+    assert weights.config == tiny and weights.lm_head is None and weights.head is weights.embedding
+    assert np.array_equal(weights.embedding.data, expected[EMBEDDING])
+    assert weights.embedding.data.dtype == expected[EMBEDDING].dtype
+    assert np.array_equal(weights.final_norm, widen(expected[NORM]))
+    for number, layer in enumerate(weights.layers):
+        prefix = f"model.layers.{number}"
+        assert np.array_equal(layer.attn_norm, widen(expected[f"{prefix}.input_layernorm.weight"]))
+        assert np.array_equal(layer.mlp_norm, widen(expected[f"{prefix}.post_attention_layernorm.weight"]))
+        for name in PROJECTIONS:
+            packed, absmax = nf4_quantize(expected[f"{module_name(number, name)}.weight"])
+            assert np.array_equal(layer.projections[name].packed, packed)
+            assert np.array_equal(layer.projections[name].absmax, absmax)
+            assert layer.projections[name].shape == tiny.projection_shape(name)
+        assert set(layer.biases) == {"q_proj", "k_proj", "v_proj"}
+        for name, bias in layer.biases.items():
+            assert np.array_equal(bias, widen(expected[f"{module_name(number, name)}.bias"]))
+
+
+def test_shards_load_as_one_file_does_and_the_fingerprint_sees_every_change(
+    model: Path, sharded: Path, tmp_path: Path, tiny: Qwen2Config
+) -> None:
+    assert len(set(weight_map(sharded).values())) > 1
+    weights = load_model(model)
+    assert fingerprint(weights) == fingerprint(load_model(sharded))
+    write_random_checkpoint(tmp_path / "other", tiny, seed=1)
+    assert fingerprint(load_model(tmp_path / "other")) != fingerprint(weights)
+    for change in (
+        {"config": replace(tiny, rope_theta=1e4)},
+        {"final_norm": weights.final_norm + 1},
+        {"lm_head": weights.embedding},
+    ):
+        assert fingerprint(replace(weights, **change)) != fingerprint(weights)
+
+
+def test_an_untied_head_is_loaded(untied_model: Path, untied: Qwen2Config) -> None:
+    weights = load_model(untied_model)
+    assert weights.lm_head is not None and weights.head is weights.lm_head
+    assert np.array_equal(weights.lm_head.data, dict(random_tensors(untied, 0))["lm_head.weight"])
+
+
+def test_the_buffers_of_older_transformers_are_passed_over(model: Path, rewrite: Rewrite) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    rewrite(model / "model.safetensors", lambda tensors: tensors.update({name: ("F32", [4], bytes(16))}))
+    load_model(model)
+
+
+def test_a_block_of_zeros_is_legal(model: Path, rewrite: Rewrite) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    rewrite(
+        model / "model.safetensors", lambda tensors: tensors.update({name: ("BF16", [48, 32], bytes(3072))})
+    )
+    assert not load_model(model).layers[0].projections["up_proj"].absmax.any()
+
+
+# Tensors that do not fit config.json.
+
+
+def test_missing_and_unexpected_tensors_are_listed_the_first_ten(
+    model: Path, refused: Refused, rewrite: Rewrite
+) -> None:
+    path = model / "model.safetensors"
+    whole = path.read_bytes()
+    rewrite(path, lambda tensors: tensors.pop(NORM) and None)
+    refused(load_model, model, says=(str(path), f"missing tensors: {NORM}"))
+    rewrite(path, lambda tensors: [tensors.pop(name) for name in sorted(tensors)[:14]] and None)
+    refused(load_model, model, says=("missing tensors: model.embed_tokens.weight, ", " and 5 more"))
+    path.write_bytes(whole)
+    extra: Tensors = {f"extra.{number:02}": ("F32", [1], bytes(4)) for number in range(12)}
+    rewrite(path, lambda tensors: tensors.update(extra))
+    message = refused(load_model, model, says=("config.json does not imply: extra.00, ", "and 2 more"))
+    assert "extra.09" in message and "extra.10" not in message
+
+
+def test_a_wrong_shape_and_a_wrong_dtype_are_refused_with_both_sides(
+    model: Path, refused: Refused, rewrite: Rewrite
+) -> None:
+    path = model / "model.safetensors"
+    q, k = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
+    rewrite(path, lambda tensors: tensors.update({q: ("BF16", [16, 64], tensors[q][2])}))
+    rewrite(path, lambda tensors: tensors.update({k: ("I16", [16, 32], tensors[k][2])}))
+    says = (f"{q} is [16, 64], config.json implies [32, 32]", f"{k} is I16, one of BF16, F16, F32 is needed")
+    refused(load_model, model, says=(str(path), *says))
+
+
+def test_another_config_than_the_tensors_is_refused(model: Path, refused: Refused, edit: Edit) -> None:
+    edit(model / "config.json", vocab_size=41)
+    refused(load_model, model, says=(f"{EMBEDDING} is [40, 32], config.json implies [41, 32]",))
+    edit(model / "config.json", vocab_size=40, num_hidden_layers=1)
+    refused(load_model, model, says=("does not imply: model.layers.1.", "and 2 more"))
+    edit(model / "config.json", num_hidden_layers=3)
+    refused(load_model, model, says=("missing tensors: model.layers.2.",))
+
+
+@pytest.mark.parametrize("name", [EMBEDDING, NORM, "model.layers.1.mlp.down_proj.weight"])
+@pytest.mark.parametrize(
+    ("dtype", "bad"),
+    [
+        ("BF16", [0x7F80, 0xFF80, 0x7FC0]),  # Inf, -Inf, NaN
+        ("F16", [0x7C00, 0xFC00, 0x7E00]),
+    ],
+)
+def test_non_finite_weights_are_counted_by_tensor(
+    model: Path, tiny: Qwen2Config, refused: Refused, rewrite: Rewrite, name: str, dtype: str, bad: list[int]
+) -> None:
+    path = model / "model.safetensors"
+    if dtype == "F16":
+        rewrite_as(path, tiny, "float16")
+
+    def spoil(tensors: Tensors) -> None:
+        values = np.frombuffer(tensors[name][2], np.uint16).copy()
+        values[[0, 7, 31]] = bad
+        tensors[name] = (dtype, tensors[name][1], values.tobytes())
+
+    rewrite(path, spoil)
+    refused(load_model, model, says=(str(path), f"tensor '{name}' has 3 non-finite values"))
+
+
+def test_non_finite_values_are_counted_across_chunks(
+    model: Path, refused: Refused, rewrite: Rewrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_module, "_CHUNK", 100)
+    values = np.zeros((40, 32), np.float32)
+    values.reshape(-1)[[0, 99, 100, 1279]] = np.nan
+    rewrite(
+        model / "model.safetensors",
+        lambda tensors: tensors.update({EMBEDDING: ("F32", [40, 32], values.tobytes())}),
+    )
+    refused(load_model, model, says=("4 non-finite values",))
+
+
+# Tied heads.
+
+
+def test_a_tied_checkpoint_may_repeat_its_embedding_but_not_differ(
+    model: Path, refused: Refused, rewrite: Rewrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = model / "model.safetensors"
+    monkeypatch.setattr(load_module, "_CHUNK", 7 * 32)  # several parts, the last one shorter
+    rewrite(path, lambda tensors: tensors.update({"lm_head.weight": tensors[EMBEDDING]}))
+    assert load_model(model).lm_head is None
+
+    def last_value(tensors: Tensors) -> None:
+        dtype, shape, data = tensors[EMBEDDING]
+        tensors["lm_head.weight"] = (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))
+
+    says = (str(path), "tie_word_embeddings true", "lm_head.weight differs from model.embed_tokens.weight")
+    rewrite(path, last_value)
+    refused(load_model, model, says=says)
+    rewrite(
+        path, lambda tensors: tensors.update({"lm_head.weight": ("BF16", [20, 64], tensors[EMBEDDING][2])})
+    )
+    refused(load_model, model, says=says)
+
+
+def test_an_untied_checkpoint_without_a_head_is_refused_with_the_way_out(
+    model: Path, refused: Refused, edit: Edit
+) -> None:
+    edit(model / "config.json", tie_word_embeddings=False)
+    refused(load_model, model, says=("missing tensors: lm_head.weight (config.json says", "set it to true"))
+
+
+# Shards.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../model/model.safetensors",
+        "/etc/model.safetensors",
+        "sub/model.safetensors",
+        "sub\\model.safetensors",
+        "model\0.safetensors",
+        "..",
+        ".",
+        "",
+        "pytorch_model.bin",
+        "a" * 300 + ".safetensors",
+        7,
+        None,
+        ["model.safetensors"],
+    ],
+)
+def test_the_index_may_name_plain_safetensors_files_only(
+    sharded: Path, refused: Refused, edit: Edit, name: object
+) -> None:
+    edit(sharded / INDEX, weight_map=weight_map(sharded) | {NORM: name})
+    says = (str(sharded / INDEX), f"weight_map['{NORM}']", "must be a plain file name in this directory")
+    refused(open_checkpoint, sharded, says=says)
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "model.safetensors", 3])
+def test_an_index_without_a_map_is_refused(
+    sharded: Path, refused: Refused, edit: Edit, value: object
+) -> None:
+    edit(sharded / INDEX, weight_map=value)
+    refused(open_checkpoint, sharded, says=(str(sharded / INDEX), "weight_map must be a non-empty object"))
+
+
+def test_an_index_that_is_not_a_json_file_is_refused(sharded: Path, refused: Refused) -> None:
+    path = sharded / INDEX
+    path.write_text('{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}')
+    refused(open_checkpoint, sharded, says=(str(path), "'a' occurs twice"))
+    path.write_text("[]")
+    refused(open_checkpoint, sharded, says=(str(path), "must be a JSON object"))
+    path.unlink()
+    os.mkfifo(path)
+    refused(open_checkpoint, sharded, says=(str(path), "not a regular file"))
+
+
+def test_a_missing_shard_and_one_that_cannot_be_named_are_refused(
+    sharded: Path, refused: Refused, edit: Edit
+) -> None:
+    last = weight_map(sharded)[NORM]
+    (sharded / last).unlink()
+    refused(load_model, sharded, says=(str(sharded / INDEX), f"the shard '{last}' is missing"))
+    edit(sharded / INDEX, weight_map={NORM: "\ud800.safetensors"})
+    refused(load_model, sharded, says=("is missing",))
+    (sharded / last).symlink_to(last)
+    edit(sharded / INDEX, weight_map={NORM: last})
+    refused(load_model, sharded, says=(f"'{last}' is missing",))
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "FIFO"])
+def test_a_shard_that_is_not_a_file_is_refused(
+    sharded: Path, refused: Refused, make: Callable[[Path], None]
+) -> None:
+    last = weight_map(sharded)[NORM]
+    (sharded / last).unlink()
+    make(sharded / last)
+    refused(load_model, sharded, says=(str(sharded / last), "not a regular file"))
+
+
+def test_tensors_must_be_where_the_index_says(sharded: Path, refused: Refused, edit: Edit) -> None:
+    places = weight_map(sharded)
+    first, last = places[EMBEDDING], places[NORM]
+    edit(sharded / INDEX, weight_map=places | {NORM: first})
+    refused(load_model, sharded, says=(str(sharded / INDEX), f"{NORM} (not in {first})"))
+    edit(sharded / INDEX, weight_map={name: place for name, place in places.items() if name != NORM})
+    refused(load_model, sharded, says=(str(sharded / INDEX), f"does not place there: {NORM} (in {last})"))
+
+
+def test_both_a_single_file_and_an_index_are_ambiguous(sharded: Path, model: Path, refused: Refused) -> None:
+    (sharded / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes())
+    refused(load_model, sharded, says=("holds both model.safetensors and", "remove the one"))
+
+
+# Links, pickles and torn files.
+
+
+def test_a_link_may_not_leave_the_model_but_for_a_hub_caches_blobs(
+    model: Path, sharded: Path, tmp_path: Path, refused: Refused
+) -> None:
+    for directory, name in ((model, "model.safetensors"), (sharded, weight_map(sharded)[NORM])):
+        moved = (directory / name).rename(tmp_path / "elsewhere")
+        (directory / name).symlink_to(moved)
+        refused(load_model, directory, says=(str(directory / name), "a link that leaves the model directory"))
+        moved.rename(directory / "inside")
+        (directory / name).unlink()
+        (directory / name).symlink_to("inside")
+        load_model(directory)
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    snapshot.parent.mkdir(parents=True)
+    model.rename(snapshot)
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir()
+    (snapshot / "inside").rename(blobs / "abc")
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to("../../blobs/abc")
+    load_model(snapshot)
+    (snapshot / "model.safetensors").unlink()
+    (blobs / "abc").rename(snapshot.parents[1] / "abc")
+    (snapshot / "model.safetensors").symlink_to("../../abc")
+    refused(load_model, snapshot, says=("a link that leaves the model directory",))
+    (snapshot.parents[1] / "abc").unlink()
+    refused(load_model, snapshot, says=("missing or cannot be followed",))
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "last.ckpt"])
+def test_pickles_are_never_opened(model: Path, refused: Refused, tmp_path: Path, name: str) -> None:
+    data = pickle.dumps(Bomb(tmp_path / "ran"), protocol=2)
+    (model / "model.safetensors").unlink()
+    (model / name).write_bytes(data)
+    refused(load_model, model, says=(str(model), "pickle", "save_pretrained(safe_serialization=True)"))
+    (model / "model.safetensors").write_bytes(data)
+    refused(load_model, model, says=(str(model / "model.safetensors"), "pickle", "save_pretrained"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_directory_without_weights_is_refused(model: Path, refused: Refused) -> None:
+    (model / "model.safetensors").unlink()
+    refused(load_model, model, says=(str(model), "no model.safetensors and no model.safetensors.index.json"))
+
+
+def test_a_file_that_shrinks_while_the_model_loads_is_refused(
+    model: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SafetensorsFile.read
+
+    def shrink_then_read(self: SafetensorsFile, name: str, rows: slice | None = None) -> Any:
+        if name == "model.layers.1.mlp.down_proj.weight":
+            os.truncate(self.path, self.tensors[name].offset + 10)
+        return read(self, name, rows)
+
+    monkeypatch.setattr(SafetensorsFile, "read", shrink_then_read)
+    refused(load_model, model, says=("truncated while reading tensor 'model.layers.1.mlp.down_proj.weight'",))
+
+
+def test_long_names_are_cut_in_messages() -> None:
+    assert first_ten(["a", "b"]) == "a, b"
+    assert first_ten([str(number) for number in range(11)]).endswith("8, 9 and 1 more")
+    assert len(first_ten(["x" * 10**6] * 10)) < 2000
+
+
+def test_nothing_is_written_when_input_is_refused(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"")
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    with pytest.raises(InputError):
+        load_model(model)
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
