@@ -12,6 +12,8 @@ _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "merges.txt"]
 def resolve_model(name: str) -> Path:
     """The directory of `name`: an existing directory, else the snapshot of a hub id, downloaded unless it is
     in the local cache (HF_HUB_OFFLINE=1: only from there). Raises InputError saying what to do."""
+    if not name:
+        raise InputError("the model's name is empty; name a Hugging Face directory or a hub id")
     try:
         path = Path(name).expanduser()
         found, is_directory = path.exists(), path.is_dir()
@@ -23,7 +25,7 @@ def resolve_model(name: str) -> Path:
         return path
     if found:
         raise InputError(f"{name}: a file; --model takes a Hugging Face directory or a hub id")
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name!r}: no such directory, and not a hub id (organisation/name)")
     from huggingface_hub import errors as hub  # noqa: PLC0415
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, seldom needed
@@ -47,6 +49,7 @@ def resolve_model(name: str) -> Path:
             f"{name}: not a directory and not in the local hub cache, and the hub cannot be reached; "
             "name a directory, or go online once to download it"
         ) from error
-    except (hub.HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().split("\n", maxsplit=1)[0]
+    # HTTPError, of whichever client the library uses, covers proxies and connections that break off.
+    except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # not declared as exported
+        reason = str(error).strip().split("\n", maxsplit=1)[0] or type(error).__name__
         raise InputError(f"{name}: could not be fetched from the hub: {reason}") from error
