@@ -195,13 +195,19 @@ def test_a_tied_checkpoint_may_repeat_its_embedding_but_not_differ(
     rewrite(path, lambda tensors: tensors.update({"lm_head.weight": tensors[EMBEDDING]}))
     assert load_model(model).lm_head is None
 
-    def last_value(tensors: Tensors) -> None:
-        dtype, shape, data = tensors[EMBEDDING]
-        tensors["lm_head.weight"] = (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))
+    def differ_at(place: int) -> Callable[[Tensors], None]:
+        def change(tensors: Tensors) -> None:
+            dtype, shape, data = tensors[EMBEDDING]
+            changed = bytearray(data)
+            changed[place] ^= 1
+            tensors["lm_head.weight"] = (dtype, shape, bytes(changed))
+
+        return change
 
     says = (str(path), "tie_word_embeddings true", "lm_head.weight differs from model.embed_tokens.weight")
-    rewrite(path, last_value)
-    refused(load_model, model, says=says)
+    for place in (0, 1000, -2):
+        rewrite(path, differ_at(place))
+        refused(load_model, model, says=says)
     rewrite(
         path, lambda tensors: tensors.update({"lm_head.weight": ("BF16", [20, 64], tensors[EMBEDDING][2])})
     )
@@ -293,6 +299,12 @@ def test_tensors_must_be_where_the_index_says(sharded: Path, refused: Refused, e
     refused(load_model, sharded, says=(str(sharded / INDEX), f"{NORM} (not in {first})"))
     edit(sharded / INDEX, weight_map={name: place for name, place in places.items() if name != NORM})
     refused(load_model, sharded, says=(str(sharded / INDEX), f"does not place there: {NORM} (in {last})"))
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded: Path, refused: Refused, rewrite: Rewrite) -> None:
+    first = weight_map(sharded)[EMBEDDING]
+    rewrite(sharded / first, lambda tensors: tensors.update({NORM: ("F32", [32], bytes(128))}))
+    refused(load_model, sharded, says=(str(sharded / INDEX), f"does not place there: {NORM} (in {first})"))
 
 
 def test_both_a_single_file_and_an_index_are_ambiguous(sharded: Path, model: Path, refused: Refused) -> None:
