@@ -67,7 +67,7 @@ class ChartPane(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         chart = self._chart()
         base = self.rich_style
-        if y >= len(chart.characters):
+        if y >= len(chart.characters) or not self.size.width:
             return Strip.blank(self.size.width, base)
         text, inks = row_text(chart.characters[y]), chart.inks[y]
         starts = [0, *(np.flatnonzero(np.diff(inks)) + 1).tolist(), len(inks)]

@@ -23,9 +23,10 @@ class FactsPane(VerticalScroll, can_focus=True):
         super().__init__(id=name, classes="pane facts")
         self.border_title = Content.assemble((f"{number} ", MUTED), (name, "bold"))
         self._rows: list[Row] = []
+        self._text = Static()
 
     def compose(self) -> ComposeResult:
-        yield Static()
+        yield self._text
 
     def show(self, rows: Iterable[Row]) -> None:
         """Replaces the rows."""
@@ -43,4 +44,4 @@ class FactsPane(VerticalScroll, can_focus=True):
             text.append(fitted(row.label, indent).ljust(indent), MUTED)
             text.append(fitted(row.value, width - indent) + "\n", row.style)
         text.rstrip()
-        self.query_one(Static).update(text)
+        self._text.update(text)

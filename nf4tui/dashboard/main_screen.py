@@ -55,6 +55,15 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._window = 0
         self._current = 1
         self._settings: dict[str, str] = {}
+        # Held here, and not looked up: a reading may come in while the screen is being taken down.
+        self._header = Header(reader.run.path.name, self._history)
+        self._tabs = TabBar(PANE_TITLES)
+        self._charts = {
+            plan.name: ChartPane(plan, _number(plan.name), self._history) for plan in (LOSS, *SMALL_CHARTS)
+        }
+        self._log = LogPane(_number("log"))
+        self._facts = {name: FactsPane(name, _number(name)) for name in ("now", "run")}
+        self._panes: dict[str, Widget] = {**self._charts, **self._facts, "log": self._log}
 
     @property
     def history(self) -> History:
@@ -62,24 +71,25 @@ class MainScreen(Screen[None], inherit_bindings=False):
         return self._history
 
     def compose(self) -> ComposeResult:
-        yield Header(self._reader.run.path.name, self._history)
-        yield TabBar(PANE_TITLES)
+        yield self._header
+        yield self._tabs
+        panes = self._panes
         with Container(id="body"):
             with Vertical(id="left", classes="column"):
-                yield ChartPane(LOSS, self._number(LOSS.name), self._history)
-                yield LogPane(self._number("log"))
+                yield panes["loss"]
+                yield panes["log"]
             with Container(id="side", classes="column"):
                 with Vertical(id="charts", classes="column"):
                     for plan in SMALL_CHARTS:
-                        yield ChartPane(plan, self._number(plan.name), self._history)
+                        yield panes[plan.name]
                 with Vertical(id="facts", classes="column"):
-                    yield FactsPane("now", self._number("now"))
-                    yield FactsPane("run", self._number("run"))
+                    yield panes["now"]
+                    yield panes["run"]
         yield Footer(show_command_palette=False, compact=True)
 
     async def on_mount(self) -> None:
         self._settings = self._reader.settings()
-        self._mark_current(self._number(LOSS.name))
+        self._mark_current(1)
         self.run_worker(self._follow(), name="follow")
 
     async def _follow(self) -> None:
@@ -93,15 +103,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _take(self, reading: Reading) -> None:
         """Shows a reading."""
         self.readings += 1
-        header, log = self.query_one(Header), self.query_one(LogPane)
         for event in reading.events:
             self._history.add(event)
-            log.add(event, self._history.total_steps)
+            self._log.add(event, self._history.total_steps)
             if isinstance(event, StateEvent | CheckpointEvent):
-                header.asked = None
+                self._header.asked = None
         changed = bool(reading.events) or reading.condition.state != self.condition.state
         self.condition = reading.condition
-        header.show(reading.condition)
+        self._header.show(reading.condition)
         if changed:
             self._update_panes(reading)
             self.refresh_bindings()
@@ -111,11 +120,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _update_panes(self, reading: Reading) -> None:
         steps = WINDOWS[self._window]
         first = 0.0 if steps is None else self._history.steps_taken - steps + 1
-        for chart in self.query(ChartPane):
+        for chart in self._charts.values():
             chart.first_step = first
             chart.update()
-        self.query_one("#now", FactsPane).show(now_rows(self._history))
-        self.query_one("#run", FactsPane).show(run_rows(self._history, self._settings, reading.status))
+        self._facts["now"].show(now_rows(self._history))
+        self._facts["run"].show(run_rows(self._history, self._settings, reading.status))
         self._mark_current(self._current)
 
     # Keys
@@ -144,13 +153,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.app.exit()
 
     def action_log_axis(self) -> None:
-        chart = self.focused if isinstance(self.focused, ChartPane) else self.query_one("#loss", ChartPane)
+        chart = self.focused if isinstance(self.focused, ChartPane) else self._charts["loss"]
         chart.log_axis = not chart.log_axis
 
     def action_window(self) -> None:
         self._window = (self._window + 1) % len(WINDOWS)
         steps = WINDOWS[self._window]
-        for chart in self.query(ChartPane):
+        for chart in self._charts.values():
             chart.first_step = 0.0 if steps is None else self._history.steps_taken - steps + 1
         self.notify("all steps" if steps is None else f"the last {steps:,} steps", timeout=2)
 
@@ -177,7 +186,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if event.widget.id in PANES:
-            self._mark_current(self._number(event.widget.id))
+            self._mark_current(_number(event.widget.id))
 
     def _mark_current(self, number: int) -> None:
         """The current pane, and the columns around it, are all that a narrow screen shows."""
@@ -186,19 +195,15 @@ class MainScreen(Screen[None], inherit_bindings=False):
         around = {pane, *pane.ancestors}
         for widget in self.query(".pane, .column"):
             widget.set_class(widget in around, "-current")
-        self.query_one(TabBar).show(number, self._hidden())
+        self._tabs.show(number, self._hidden())
 
     def _hidden(self) -> frozenset[int]:
         """Numbers of the charts that have nothing to show yet."""
-        empty = (chart.plan.name for chart in self.query(ChartPane) if chart.empty)
-        return frozenset(map(self._number, empty))
+        empty = (chart.plan.name for chart in self._charts.values() if chart.empty)
+        return frozenset(map(_number, empty))
 
     def _pane(self, number: int) -> Widget:
-        return self.query_one(f"#{PANES[number - 1]}")
-
-    @staticmethod
-    def _number(name: str) -> int:
-        return PANES.index(name) + 1
+        return self._panes[PANES[number - 1]]
 
     # Words to the trainer
 
@@ -208,8 +213,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         except InputError as error:
             self.notify(one_line(str(error)), severity="error", markup=False)
         else:
-            self.query_one(Header).asked = word
-            self.query_one(Header).refresh()
+            self._header.asked = word
+            self._header.show(self.condition)
 
     def _ask(self, default: str) -> None:
         leaving = default == DETACH
@@ -224,3 +229,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 self.app.exit()
 
         self.app.push_screen(QuitScreen(str(self._reader.run.path), default=default), answered)
+
+
+def _number(name: str) -> int:
+    """The key of a pane."""
+    return PANES.index(name) + 1

@@ -1,5 +1,6 @@
 """The question on the way out while a trainer goes on: detach, stop and save, or stay."""
 
+import shlex
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,7 +16,7 @@ from nf4tui.dashboard.palette import MUTED
 from nf4tui.dashboard.text import fitted
 
 DETACH, STOP, CANCEL = "detach", "stop", "cancel"
-_HINT_CELLS = 52
+_PATH_CELLS = 34
 
 
 class QuitScreen(ModalScreen[str]):
@@ -34,9 +35,9 @@ class QuitScreen(ModalScreen[str]):
         self._default = default
 
     def compose(self) -> ComposeResult:
-        command = f"nf4tui watch {self._path}"
+        command = f"nf4tui watch {fitted(shlex.quote(self._path), _PATH_CELLS)}"
         choices = (
-            (DETACH, "d", "Detach", f"training goes on; {fitted(command, _HINT_CELLS)} comes back"),
+            (DETACH, "d", "Detach", f"training goes on; {command} comes back"),
             (STOP, "s", "Stop and save", "a checkpoint after this step; train --resume goes on from it"),
             (CANCEL, "esc", "Cancel", "stay here"),
         )

@@ -1,6 +1,7 @@
 """Run directories without a trainer, and the dashboard over them: under Pilot or on a pseudo-terminal."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import platform
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nf4tui.dashboard import main_screen
 from nf4tui.dashboard.app import DashboardApp
 from nf4tui.dashboard.reader import RunReader
 from nf4tui.runs.control import take
@@ -54,8 +56,9 @@ class Worker:
 class Run:
     """A run directory that a test writes event by event, as the trainer of this very process."""
 
-    def __init__(self, folder: Path, simulated: ModuleType) -> None:
-        self.directory: RunDirectory = simulated.begin(folder)
+    def __init__(self, folder: Path, simulated: ModuleType, **settings: Any) -> None:
+        config = dataclasses.replace(simulated.CONFIG, **settings)
+        self.directory: RunDirectory = simulated.begin(folder, config)
         self.status = StatusFile(self.directory.status)
         self.worker = Worker()
         self._log = EventLog(self.directory.events)
@@ -68,7 +71,7 @@ class Run:
         return [*take(self.directory.control)]
 
     def show(
-        self, scene: Scene, *, size: tuple[int, int] = (160, 45), watching: bool = False
+        self, scene: Scene, *, size: tuple[int, int] = (124, 36), watching: bool = False
     ) -> DashboardApp:
         """Plays the scene on a dashboard over this run; returns the app as it ended."""
         reader = RunReader(self.directory, None if watching else self.worker)  # type: ignore[arg-type]
@@ -88,12 +91,24 @@ async def settle(app: DashboardApp, pilot: Any) -> None:
     reads = app.main.readings
     while app.is_running and app.main.readings < reads + 2:
         await pilot.pause(0.02)
-    await pilot.pause()
+    await pilot.pause(0.02)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dashboards of these tests read their run more often than others."""
+    monkeypatch.setattr(main_screen, "POLL_SECONDS", 0.1)
 
 
 @pytest.fixture
 def run(tmp_path: Path, simulated: ModuleType) -> Run:
     return Run(tmp_path / "run", simulated)
+
+
+@pytest.fixture
+def new_run(tmp_path: Path, simulated: ModuleType) -> Callable[..., Run]:
+    """Makes a run in a folder of the given name with the given settings."""
+    return lambda name, **settings: Run(tmp_path / name, simulated, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -105,3 +105,8 @@ class Terminal:
 def watch(folder: object) -> list[str]:
     """The command line of nf4tui watch."""
     return [sys.executable, "-m", "nf4tui", "watch", str(folder)]
+
+
+def modes(terminal: int) -> list[object]:
+    """The terminal's modes: echo, line editing, flow control."""
+    return termios.tcgetattr(terminal)[:4]
