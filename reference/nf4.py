@@ -7,8 +7,8 @@ largest magnitude (absmax, float32) and, for each value, the index of the neares
 
 The product with the reciprocal, in float32, is bitsandbytes' arithmetic: a division differs in the last
 bit and flips codes. The thresholds are its decision tree's: midpoints, the lower code on a tie. Two codes
-share a byte, the first in the high nibble. A block of zeros has absmax 0, code 0 (0 * inf is NaN, which
-exceeds no threshold), and dequantises to zeros.
+share a byte, the first in the high nibble. A block of zeros has absmax 0 and the code of 0, and
+dequantises to zeros.
 
 Memory: both directions work through CHUNK values at a time, so temporaries stay below 4 MiB.
 """
@@ -96,8 +96,8 @@ def _quantize_chunk(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[
     blocks = np.zeros((-(-x.size // BLOCK), BLOCK), dtype=np.float32)
     blocks.reshape(-1)[: x.size] = x
     absmax = np.abs(blocks).max(axis=1)
-    # A zero block is given the reciprocal NaN, so that it lands on code 0 without a warning.
-    reciprocal = np.divide(np.float32(1), absmax, where=absmax > 0, out=np.full_like(absmax, np.nan))
+    # The reciprocal 0 leaves a zero block at 0, code 7, as bitsandbytes' CPU quantiser writes it.
+    reciprocal = np.divide(np.float32(1), absmax, where=absmax > 0, out=np.zeros_like(absmax))
     with np.errstate(invalid="ignore", over="ignore"):
         blocks *= reciprocal[:, None]
     codes = np.zeros(blocks.shape, dtype=np.uint8)

@@ -33,7 +33,7 @@ def _naive(values: NDArray[np.float32]) -> tuple[list[int], list[float]]:
         block = values[start : start + BLOCK]
         absmax = np.abs(block).max()
         scales.append(float(absmax))
-        reciprocal = np.float32(1) / absmax if absmax > 0 else np.float32(np.nan)
+        reciprocal = np.float32(1) / absmax if absmax > 0 else np.float32(0)
         codes += [sum(bool(x * reciprocal > t) for t in THRESHOLDS) for x in block]
     return codes, scales
 
@@ -80,8 +80,7 @@ def test_dequantised_values_quantise_to_the_same_bytes(values: NDArray[np.float3
     # A block's largest value is a code of +-1, so its scale survives and with it every code.
     np.testing.assert_array_equal(scales, absmax)
     size = len(values) - len(values) % 2
-    zero = np.repeat(absmax == 0, BLOCK)[:size]
-    np.testing.assert_array_equal(_codes(again, size)[~zero], _codes(packed, size)[~zero])
+    np.testing.assert_array_equal(_codes(again, size), _codes(packed, size))
 
 
 def test_the_first_code_is_in_the_high_nibble() -> None:
@@ -95,6 +94,7 @@ def test_zero_blocks_give_zeros_beside_others() -> None:
     values[BLOCK : 2 * BLOCK] = np.linspace(-3, 2, BLOCK)
     packed, absmax = nf4_quantize(values)
     assert absmax.tolist() == [0, 3, 0, 0]
+    assert (packed[: BLOCK // 2] == 0x77).all()  # as bitsandbytes 0.50.2 writes it on the CPU
     back = nf4_dequantize(packed, absmax, values.shape)
     assert (back[:BLOCK] == 0).all() and (back[2 * BLOCK :] == 0).all()
     assert np.isfinite(back).all() and back[BLOCK] == -3
