@@ -3,7 +3,7 @@
 import math
 from datetime import datetime
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from nf4tui.headless import number
 from nf4tui.sanitize import one_line
@@ -58,3 +58,16 @@ def fitted(text: str, width: int) -> str:
     while cell_len(text) > width - 1:
         text = text[max(1, (cell_len(text) - width) // 2) :]
     return f"…{text}"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text, safe for a terminal, in lines of at most `width` cells, cut at blanks where there are any."""
+    lines = [""]
+    for word in one_line(text).split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            pieces = chop_cells(word, width)
+            lines = [*lines[:-1], *pieces] if not lines[-1] else [*lines, *pieces]
+    return lines

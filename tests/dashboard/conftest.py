@@ -71,7 +71,7 @@ class Run:
         return [*take(self.directory.control)]
 
     def show(
-        self, scene: Scene, *, size: tuple[int, int] = (124, 36), watching: bool = False
+        self, scene: Scene, *, size: tuple[int, int] = (120, 30), watching: bool = False
     ) -> DashboardApp:
         """Plays the scene on a dashboard over this run; returns the app as it ended."""
         reader = RunReader(self.directory, None if watching else self.worker)  # type: ignore[arg-type]

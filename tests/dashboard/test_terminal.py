@@ -25,16 +25,7 @@ from nf4tui.runs.events import (
 
 EVIL = "\x1b]52;c;aGFja2Vk\x07\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202eevil\u200b[bold]x[/][/[@click=app.quit]y\ud800"
 # Nothing of this may reach a terminal: the clipboard, the title, C1, bidi, zero-width, DEL, BEL.
-FORBIDDEN = (
-    b"\x1b]52",
-    b"\x1b]0",
-    b"\x07",
-    b"\x1b[2J",
-    b"\xc2\x9b",
-    "\u202e".encode(),
-    "\u200b".encode(),
-    b"\x7f",
-)
+FORBIDDEN = (b"\x1b]", b"\x07", b"\x1b[2J", b"\xc2\x9b", "\u202e".encode(), "\u200b".encode(), b"\x7f")
 LEAVES = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l")  # main screen, cursor, no mouse
 
 
@@ -67,7 +58,7 @@ def assert_harmless(output: bytes) -> None:
         assert forbidden not in output, (forbidden, output[max(0, output.find(forbidden) - 80) :][:200])
 
 
-@pytest.mark.parametrize("size", [(160, 45), (100, 30), (70, 24)])
+@pytest.mark.parametrize("size", [(160, 45), (70, 24)])
 def test_nothing_from_data_reaches_the_terminal_raw(
     hostile_run: Any, terminal: ModuleType, size: tuple[int, int]
 ) -> None:
@@ -75,12 +66,13 @@ def test_nothing_from_data_reaches_the_terminal_raw(
         shown.wait_for("failed")
         for key in "12345678?":
             shown.press(key)
-            time.sleep(0.15)
+            time.sleep(0.08)
         shown.press("\x1b")
         time.sleep(0.5)  # a lone escape is told from a sequence by time
         shown.press("q")
         assert shown.finish() == 4
-        assert_harmless(shown.output)
+        # The shape of the mouse pointer is a sequence of Textual's own, without anything from data.
+        assert_harmless(re.sub(rb"\x1b\]22;[a-z-]*\x07", b"", shown.output))
         text = re.sub(r"\x1b\[[0-9;?<>$]*[a-zA-Z]", "", shown.output.decode())
         assert "\\x1b]52;c;aGFja2Vk\\x07" in text and "[bold]" in text and "[@click=app.quit]" in text
 
