@@ -119,8 +119,9 @@ print(time.process_time() - began)
 """
 
 
-def test_over_numpy_and_textual_the_dashboard_takes_little_time_to_import() -> None:
+def test_over_numpy_and_textual_the_dashboard_imports_nothing_slow() -> None:
+    # Ten times what it takes on an idle machine: this is to find a heavy import, not to measure.
     def seconds() -> float:
         return float(subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, check=True).stdout)
 
-    assert min(seconds() for _ in range(4)) <= 0.1
+    assert min(seconds() for _ in range(4)) <= 1.0
