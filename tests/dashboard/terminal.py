@@ -23,9 +23,19 @@ def _on_terminal() -> None:
 
 
 class Terminal:
-    """Runs a command line as the leader of a session on a terminal of `size` (columns, rows)."""
+    """Runs a command line as the leader of a session on a terminal of `size` (columns, rows).
 
-    def __init__(self, line: list[str], size: tuple[int, int] = (120, 40), **environment: str) -> None:
+    controlling: whether the terminal is the session's own, so that its end comes with a SIGHUP.
+    """
+
+    def __init__(
+        self,
+        line: list[str],
+        size: tuple[int, int] = (120, 40),
+        *,
+        controlling: bool = True,
+        **environment: str,
+    ) -> None:
         self.master, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLORTERM")}
@@ -35,7 +45,7 @@ class Terminal:
             stdout=child,
             stderr=child,
             start_new_session=True,
-            preexec_fn=_on_terminal,  # noqa: PLW1509 - it only makes a system call
+            preexec_fn=_on_terminal if controlling else None,  # noqa: PLW1509 - it only makes a system call
             env={
                 **kept,
                 "TERM": "xterm-256color",

@@ -127,12 +127,27 @@ def test_events_that_cannot_be_read_are_one_line_and_no_traceback(run: Any, term
         assert all(leave in shown.output for leave in LEAVES) and b"Traceback" not in shown.output
 
 
+@pytest.mark.parametrize("controlling", [True, False])
 def test_a_terminal_that_goes_away_ends_the_dashboard(
-    run: Any, simulated: ModuleType, terminal: ModuleType
+    run: Any, simulated: ModuleType, terminal: ModuleType, controlling: bool
 ) -> None:
     run.add(simulated.events(20))
-    with terminal.Terminal(terminal.watch(run.directory.path)) as shown:
+    with terminal.Terminal(terminal.watch(run.directory.path), controlling=controlling) as shown:
         shown.wait_for("grad norm")
+        shown.hang_up()
+        assert shown.process.wait(timeout=10) == 129
+
+
+@pytest.mark.parametrize("controlling", [True, False])
+def test_a_terminal_that_stalls_and_then_goes_away_ends_the_dashboard(
+    run: Any, simulated: ModuleType, terminal: ModuleType, controlling: bool
+) -> None:
+    run.add(simulated.events(20))
+    with terminal.Terminal(terminal.watch(run.directory.path), (200, 60), controlling=controlling) as shown:
+        shown.wait_for("grad norm")
+        for key in "12345678" * 6:  # more output than the terminal and the queue before it hold
+            shown.press(key)
+            time.sleep(0.02)
         shown.hang_up()
         assert shown.process.wait(timeout=10) == 129
 
