@@ -74,7 +74,9 @@ def run(config: TrainConfig, *, resume: bool, no_tui: bool, as_json: bool, expli
 
     Returns 0, or 130, 143 or 129 where a signal stopped the run after a checkpoint. Raises Nf4tuiError.
     """
-    if no_tui or as_json or terminal_is_dumb() or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    from nf4tui.dashboard.gate import can_show
+
+    if no_tui or as_json or not can_show(sys.stdin, sys.stdout, sys.stderr):
         return _headless(config, resume=resume, as_json=as_json, explicit=explicit)
     from nf4tui.dashboard.app import run_dashboard
     from nf4tui.runs.directory import run_at

@@ -32,9 +32,12 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def set_terminal(*, stdin: bool = True, stdout: bool = True, term: str = "xterm") -> None:
+    def set_terminal(
+        *, stdin: bool = True, stdout: bool = True, stderr: bool = True, term: str = "xterm"
+    ) -> None:
         monkeypatch.setattr(sys.stdin, "isatty", lambda: stdin, raising=False)
         monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: stderr)
         monkeypatch.setenv("TERM", term)
 
     return set_terminal
@@ -58,6 +61,7 @@ def test_on_a_terminal_the_dashboard_opens_over_a_worker_that_trains(
     [
         ({"stdin": False}, {}),
         ({"stdout": False}, {}),
+        ({"stderr": False}, {}),
         ({"term": "dumb"}, {}),
         ({"term": ""}, {}),
         ({}, {"no_tui": True}),
@@ -78,5 +82,5 @@ def test_elsewhere_the_run_is_plain_lines_in_this_process(
     assert not shown
     out = capsys.readouterr().out
     assert ('"event": "done"' if flags.get("as_json") else "done after step 2") in out
-    erasable = where in ({}, {"stdin": False}) and not flags.get("as_json")
+    erasable = where in ({}, {"stdin": False}, {"stderr": False}) and not flags.get("as_json")
     assert ("\x1b" in out) == erasable, "the bar belongs on a terminal that can erase a line"
