@@ -6,14 +6,13 @@ sides are the same code, so it can never show that the code is right: it is call
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nf4tui.engine import Batch, Engine
 from nf4tui.lora import PROJECTIONS
 from nf4tui.models.qwen2 import Qwen2Config
+from nf4tui.parity.compare import rel_l2
 from nf4tui.runs.events import PrecisionEvent, TapError
 
 MAX_TOKENS = 128
@@ -31,7 +30,7 @@ class PrecisionProbe:
         """Compares every tap, forward and backward, with the adapters that `engine` has now."""
         self.exact.load_adapters(engine.adapters())
         errors = [
-            TapError(tap=tap, rel_l2=relative_error(value, exact))
+            TapError(tap=tap, rel_l2=rel_l2(value, exact))
             for (tap, value), (_, exact) in zip(
                 engine.capture(self.batch), self.exact.capture(self.batch), strict=True
             )
@@ -58,13 +57,3 @@ def parameters(model: Qwen2Config) -> int:
     layers = model.num_hidden_layers * sum(rows * columns for rows, columns in shapes)
     heads = 1 if model.tie_word_embeddings else 2
     return layers + heads * model.vocab_size * model.hidden_size
-
-
-def relative_error(value: NDArray[Any], exact: NDArray[Any]) -> float:
-    """relL2 = |value - exact| / |exact| in float64; 0 where both are 0, infinite where only `exact` is."""
-    exact = np.asarray(exact, np.float64)
-    difference = float(np.linalg.norm(np.asarray(value, np.float64) - exact))
-    norm = float(np.linalg.norm(exact))
-    if norm == 0.0:
-        return 0.0 if difference == 0.0 else math.inf
-    return difference / norm

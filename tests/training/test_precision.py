@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from nf4tui.engine import Batch
 from nf4tui.models.random_checkpoint import SHAPES
-from nf4tui.training.precision import MAX_TOKENS, PrecisionProbe, parameters, probe_batch, relative_error
+from nf4tui.parity.compare import rel_l2
+from nf4tui.training.precision import MAX_TOKENS, PrecisionProbe, parameters, probe_batch
 
 
 def batch_of(real: int, width: int) -> Batch:
@@ -30,10 +31,10 @@ def test_the_probe_is_the_first_rows_first_tokens_all_supervised(
 
 def test_relative_error_is_the_l2_norm_of_the_difference_over_that_of_the_exact() -> None:
     exact = np.array([3.0, 4.0])
-    assert relative_error(np.array([3.0, 4.5]), exact) == pytest.approx(0.1)
-    assert relative_error(np.zeros(2), np.zeros(2)) == 0.0
-    assert relative_error(np.ones(2), np.zeros(2)) == math.inf
-    assert math.isnan(relative_error(np.array([math.nan, 4.0]), exact))
+    assert rel_l2(np.array([3.0, 4.5]), exact) == pytest.approx(0.1)
+    assert rel_l2(np.zeros(2), np.zeros(2)) == 0.0
+    assert rel_l2(np.ones(2), np.zeros(2)) == math.inf
+    assert math.isnan(rel_l2(np.array([math.nan, 4.0]), exact))
 
 
 def test_parameters_are_those_of_the_published_shapes() -> None:
