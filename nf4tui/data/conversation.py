@@ -1,4 +1,4 @@
-"""A conversation as every format ends up: messages with text, tool calls and tools. Data only."""
+"""What a record is, whatever its format: a conversation of messages with tool calls, or a document. Data only."""
 
 import json
 from dataclasses import dataclass
@@ -40,11 +40,34 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`tools`: the functions offered, as JSON objects. `source`: `file:line`, for reports."""
+    """`tools`: the functions offered, as JSON objects. `source`: `file:line`, for reports.
+    `completion`: index of the first message of a completion, None where the record has none."""
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
     source: str = ""
+    completion: int | None = None
+
+    def supervised(self, supervise: str) -> tuple[int, ...]:
+        """Indices of the assistant messages to learn: `all`, the `last` one, or those of the `completion`,
+        which is the last one where the record has no completion."""
+        answers = [index for index, message in enumerate(self.messages) if message.role == "assistant"]
+        if supervise == "all":
+            return tuple(answers)
+        if supervise == "completion" and self.completion is not None:
+            return tuple(index for index in answers if index >= self.completion)
+        return tuple(answers[-1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Running text without turns, all of it to be learnt. `source` as a conversation's."""
+
+    text: str
+    source: str = ""
+
+
+Record = Conversation | Document
 
 
 def _whole_numbers(value: Any) -> Any:

@@ -14,39 +14,39 @@ Other keys (`name`, `tool_call_id`, …) carry nothing that Qwen's template show
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from nf4tui.data import strict_json
 from nf4tui.data.conversation import ROLES, Conversation, Message, ToolCall
+from nf4tui.data.problems import RecordProblemError, shown
 
 Path = strict_json.Path
 
 
-class RecordProblemError(ValueError):
-    """What is wrong with a record, and at which path of keys and indices."""
-
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(message)
-        self.path = path
-        self.message = message
-
-
 def parse_messages(record: dict[str, Any], source: str) -> Conversation:
     """Raises RecordProblemError."""
-    items = record.get("messages")
+    messages = parse_list(record, "messages", parse_message)
+    return Conversation(tuple(messages), parse_tools(record.get("tools")), source)
+
+
+def parse_list(record: dict[str, Any], key: str, parse: Callable[[Any, Path], Message]) -> list[Message]:
+    """The messages in the array `key` of a record, each read by `parse`, in an order that the rules allow.
+    Raises RecordProblemError."""
+    items = record.get(key)
     if not isinstance(items, list) or not items:
-        raise RecordProblemError(("messages",), f"'messages' must be a non-empty array; got {shown(items)}")
+        raise RecordProblemError((key,), f"'{key}' must be a non-empty array; got {shown(items)}")
     messages: list[Message] = []
     for index, item in enumerate(items):
-        path: Path = ("messages", index)
-        message = _parse_message(item, path)
+        path: Path = (key, index)
+        message = parse(item, path)
         _check_order(messages, message, path)
         messages.append(message)
     if not any(message.role == "assistant" for message in messages):
         raise RecordProblemError(
-            ("messages",), "no assistant message: there is nothing to learn from; add one or drop the record"
+            (key,), "no assistant message: there is nothing to learn from; add one or drop the record"
         )
-    return Conversation(tuple(messages), parse_tools(record.get("tools")), source)
+    return messages
 
 
 def parse_tools(value: Any) -> tuple[dict[str, Any], ...]:
@@ -61,13 +61,8 @@ def parse_tools(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(value)
 
 
-def shown(value: Any) -> str:
-    """A short JSON form of a value for an error message."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _parse_message(item: Any, path: Path) -> Message:
+def parse_message(item: Any, path: Path) -> Message:
+    """{"role", "content", "tool_calls"}, by the rules above. Raises RecordProblemError."""
     if not isinstance(item, dict):
         raise RecordProblemError(path, f"a message must be an object; got {shown(item)}")
     for key in ("role",) if item.get("tool_calls") else ("role", "content"):
@@ -112,10 +107,11 @@ def _parse_calls(value: Any, role: str, path: Path) -> tuple[ToolCall, ...]:
         raise RecordProblemError(path, f"'tool_calls' in a {role} message; only an assistant calls tools")
     if not isinstance(value, list):
         raise RecordProblemError(path, f"'tool_calls' must be an array; got {shown(value)}")
-    return tuple(_parse_call(call, (*path, index)) for index, call in enumerate(value))
+    return tuple(parse_call(call, (*path, index)) for index, call in enumerate(value))
 
 
-def _parse_call(call: Any, path: Path) -> ToolCall:
+def parse_call(call: Any, path: Path) -> ToolCall:
+    """{"name", "arguments"}, alone or under "function". Raises RecordProblemError."""
     function = call.get("function", call) if isinstance(call, dict) else call
     if function is not call:
         path = (*path, "function")

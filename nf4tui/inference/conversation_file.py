@@ -8,7 +8,8 @@ from typing import Any
 from nf4tui.data import strict_json
 from nf4tui.data.conversation import Conversation
 from nf4tui.data.jsonl import JsonlFile, decode_line
-from nf4tui.data.messages import RecordProblemError, parse_messages
+from nf4tui.data.messages import parse_messages
+from nf4tui.data.problems import RecordProblemError
 from nf4tui.errors import InputError
 
 

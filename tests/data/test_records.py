@@ -85,7 +85,7 @@ def test_messages_become_a_conversation(tmp_path: Path) -> None:
 def test_prompt_and_completion_become_one_turn_each(tmp_path: Path) -> None:
     path = write(tmp_path, PAIR)
     expected = (Message("user", "2+2?"), Message("assistant", "4"))
-    assert read(path) == [Conversation(expected, (), f"{path}:1")]
+    assert read(path) == [Conversation(expected, (), f"{path}:1", completion=1)]
 
 
 def test_the_format_is_told_from_the_keys() -> None:
@@ -112,13 +112,6 @@ def test_a_named_format_is_taken_whatever_else_a_record_holds(tmp_path: Path) ->
     assert refusal(tmp_path, PAIR, format_name="messages").startswith(
         "data.jsonl:1:1: the record has no 'messages'"
     )
-
-
-@pytest.mark.parametrize("record", [{"conversations": []}, {"instruction": "", "output": ""}, {"text": "x"}])
-def test_formats_not_supported_are_named(tmp_path: Path, record: dict[str, Any]) -> None:
-    message = refusal(tmp_path, record)
-    assert f"the format {detect_format(record)} is not supported yet" in message
-    assert refusal(tmp_path, GOOD, format_name=detect_format(record) or "") == message
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
