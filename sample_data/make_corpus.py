@@ -28,9 +28,9 @@ from world import (
     offered,
 )
 
-from nf4tui.data.chat_template import QWEN25
-from nf4tui.data.chatml import render, text_of
+from nf4tui.data.chatml import QWEN25, render
 from nf4tui.data.messages import parse_messages
+from nf4tui.data.segments import text_of
 
 END = "<|endoftext|>"
 _POOLS: dict[str, list[str]] = {

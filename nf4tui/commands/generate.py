@@ -38,7 +38,7 @@ def run(
         raise InputError(f"--max-tokens {max_tokens}: must be at least 1")
     conversation = _conversation(prompt, messages, system)
     loaded = load(choose_model(model, () if messages is None else (messages,)), adapter, device)
-    ids = prompt_ids(conversation, loaded.tokenizer.style, loaded.tokenizer)
+    ids = prompt_ids(conversation, loaded.tokenizer)
     room = loaded.window - len(ids)
     if room < 1:
         raise InputError(f"the prompt has {len(ids)} tokens, but the model takes {loaded.window}; shorten it")

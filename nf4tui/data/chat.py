@@ -6,39 +6,18 @@ mask's border (content that starts with a newline can merge with the header's) i
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nf4tui.data import strict_json
-from nf4tui.data.chatml import (
-    CALL_CLOSE,
-    CALL_OPEN,
-    TURN_START,
-    ChatStyle,
-    Segment,
-    answer_text,
-    last_assistant,
-    render,
-    text_of,
-)
-from nf4tui.data.conversation import Conversation, ToolCall
+from nf4tui.data.chatml import CALL_CLOSE, CALL_OPEN
+from nf4tui.data.conversation import Conversation, Document, ToolCall
+from nf4tui.data.segments import RenderError, Segment, text_of
 from nf4tui.data.tokenizer import ChatTokenizer
-
-__all__ = [
-    "SUPERVISE",
-    "Segment",
-    "Tokens",
-    "answer_text",
-    "last_assistant",
-    "parse_tool_calls",
-    "prompt_ids",
-    "render",
-    "text_of",
-    "tokenize",
-]
+from nf4tui.errors import InputError
 
 SUPERVISE = ("last", "all", "completion")
 
@@ -68,13 +47,24 @@ def tokenize(segments: Iterable[Segment], tokenizer: ChatTokenizer) -> Tokens:
     return Tokens(np.array(ids, np.int32), np.array(supervised, np.bool_))
 
 
-def prompt_ids(conversation: Conversation, style: ChatStyle, tokenizer: ChatTokenizer) -> list[int]:
+def document_segments(document: Document, tokenizer: ChatTokenizer) -> list[Segment]:
+    """A document as in pre-training: its text, then the token that ends documents; all of it supervised."""
+    end = Segment(tokenizer.document_end, control=True, supervised=True)
+    return [Segment(document.text, supervised=True), end]
+
+
+def prompt_ids(conversation: Conversation, tokenizer: ChatTokenizer) -> list[int]:
     """Ids of everything before the last assistant turn, and the header of the turn to generate. Where there
-    is no assistant turn after the last other one, of the whole conversation and that header."""
+    is no assistant turn after the last other one, of the whole conversation and that header.
+    Raises InputError if the model's chat form cannot write it."""
     messages = conversation.messages
-    cut = last_assistant(conversation) if messages and messages[-1].role == "assistant" else len(messages)
-    before = Conversation(messages[:cut], conversation.tools, conversation.source)
-    segments = [*render(before, style), Segment(TURN_START, control=True), Segment("assistant\n")]
+    if messages and messages[-1].role == "assistant":
+        messages = messages[:-1]
+    try:
+        segments = tokenizer.form.prompt(replace(conversation, messages=messages))
+    except RenderError as error:
+        where = f"{conversation.source}:1: " if conversation.source else ""
+        raise InputError(f"{where}{error}") from None
     return [int(token) for token in tokenize(segments, tokenizer).ids]
 
 

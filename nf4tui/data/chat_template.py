@@ -1,25 +1,26 @@
 """Which chat form a model uses, told from its Jinja chat template.
 
-The forms are few, and chatml.py writes them natively, which is how the loss mask is made. A template as
-Qwen2 or Qwen2.5 was published with it, whatever its default prompts, is known by its hash and is not run.
-Any other is run in a sandbox on a few conversations: what differs between the forms is read off, and then
-every rendering must equal the native one, else the template is refused. Training on another form than
-generation uses would fit the wrong model.
+A template as Qwen2 or Qwen2.5 was published with it, whatever its default prompts, is known by its hash and
+is not run: chatml.py writes it natively. Any other is run in a sandbox on a few conversations; where what
+differs between Qwen's forms can be read off and every rendering then equals the native one, it is native
+too. What is left is rendered by the template itself (template_form.py). A model without a template, as some
+base models are, gets plain ChatML.
 """
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nf4tui.data.chatml import CALL_EXAMPLE, ChatStyle, render, text_of
+from nf4tui.data.chat_form import ChatForm, NativeForm
+from nf4tui.data.chatml import CALL_EXAMPLE, TURN_END, TURN_START, ChatStyle, render
 from nf4tui.data.messages import parse_messages
-from nf4tui.data.template_sandbox import TemplateError, render_in_sandbox
+from nf4tui.data.segments import RenderError, text_of
+from nf4tui.data.template_form import TemplateForm
+from nf4tui.data.template_sandbox import Rendering, render_many
 from nf4tui.errors import InputError
 
-__all__ = ["ChatStyle", "style_of"]
-
-QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-QWEN25 = ChatStyle("qwen2.5", QWEN, QWEN, True, CALL_EXAMPLE)
+PLAIN = ChatStyle("chatml", None, "", False, CALL_EXAMPLE)
 
 _STRING = r"'((?:[^'\\\n]|\\.)*)'"
 _DEFAULT_TURN = re.compile(r"'<\|im_start\|>system\\n((?:[^'\\\n]|\\.)*?)<\|im_end\|>\\n'")
@@ -64,17 +65,30 @@ _WITH_TOOLS = (
 )
 
 
-def style_of(template: str | None, where: str) -> ChatStyle:
-    """The style of a model's chat template; Qwen2.5's where it has none. Raises InputError."""
+def form_of(
+    template: str | None, variables: Mapping[str, str], control_tokens: Sequence[str], where: str
+) -> ChatForm:
+    """The form of a model's chat template; plain ChatML where it has none.
+
+    variables: the special tokens by the names that templates use (`eos_token`, …). control_tokens: all that
+    the tokenizer has. Raises InputError: the template fails, or the tokenizer lacks ChatML's tokens.
+    """
     if template is None:
-        return QWEN25
-    style = _known_style(template)
-    if style is None:
+        form: ChatForm = NativeForm(PLAIN)
+    else:
         try:
-            style = _measured_style(template)
-        except TemplateError as error:
+            style = _known_style(template) or _measured_style(template, variables)
+            form = NativeForm(style) if style else TemplateForm(template, variables, control_tokens)
+        except RenderError as error:
             raise InputError(f"{where}: its chat template cannot be used: {error}") from None
-    return style
+    if isinstance(form, NativeForm):
+        for name in (TURN_START, TURN_END):
+            if name not in control_tokens:
+                raise InputError(
+                    f"{where}: its tokenizer has no special token {name}, which its chat form"
+                    f" ({form.name}) needs; take tokenizer and template from one model"
+                )
+    return form
 
 
 def _known_style(template: str) -> ChatStyle | None:
@@ -110,32 +124,37 @@ def _unescape(literal: str) -> str:
     return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match.group(1), match.group(1)), literal)
 
 
-def _measured_style(template: str) -> ChatStyle:
-    """The style under which native rendering gives what the template gives. Raises TemplateError."""
-    plain, tools = render_in_sandbox(template, [_PLAIN[0], _WITH_TOOLS[0]])
+def _measured_style(template: str, variables: Mapping[str, str]) -> ChatStyle | None:
+    """The style under which native rendering gives what the template gives, if there is one.
+    Raises RenderError if the template fails on a plain conversation."""
+    plain, tools = _rendered(template, [_PLAIN[0], _WITH_TOOLS[0]], variables)
+    if isinstance(plain, RenderError):
+        raise plain
+    if isinstance(tools, RenderError):
+        return None
     default = _between(plain, "<|im_start|>system\n", "<|im_end|>\n<|im_start|>user\n")
     default_with_tools = _between(tools, "<|im_start|>system\n", "\n\n# Tools\n\n")
     has_tools = tools != plain
-    style = ChatStyle(
-        "qwen2.5" if has_tools else "qwen2",
-        default,
-        default_with_tools or "",
-        has_tools,
-        _example("{" + CALL_EXAMPLE + "}" in tools),
-    )
+    name = "qwen2.5" if has_tools else "chatml" if default is None else "qwen2"
+    example = _example("{" + CALL_EXAMPLE + "}" in tools)
+    style = ChatStyle(name, default, default_with_tools or "", has_tools, example)
     records = [*_PLAIN, *(_WITH_TOOLS if has_tools else ())]
-    for record, rendered in zip(records, render_in_sandbox(template, records), strict=True):
-        if rendered != _native(record, style):
-            raise TemplateError(
-                "it writes conversations otherwise than Qwen2 and Qwen2.5 do;"
-                " use a model with one of their templates"
-            )
-    prompted = render_in_sandbox(template, [records[-1]], generation=True)[0]
-    if prompted != _native(records[-1], style) + "<|im_start|>assistant\n":
-        raise TemplateError(
-            "it opens an answer otherwise than Qwen2 and Qwen2.5 do; use a model with one of their templates"
-        )
-    return style
+    wanted = [_native(record, style) for record in records]
+    if _rendered(template, records, variables) != wanted:
+        return None
+    prompted = _rendered(template, [records[-1]], variables, generation=True)
+    return style if prompted == [wanted[-1] + "<|im_start|>assistant\n"] else None
+
+
+def _rendered(
+    template: str,
+    records: Sequence[dict[str, Any]],
+    variables: Mapping[str, str],
+    *,
+    generation: bool = False,
+) -> list[str | RenderError]:
+    requests = [Rendering(record["messages"], record.get("tools"), generation) for record in records]
+    return render_many(template, requests, variables)
 
 
 def _native(record: dict[str, Any], style: ChatStyle) -> str:

@@ -5,12 +5,12 @@ its tool calls and the one `<|im_end|>` that generation stops at; not its header
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nf4tui.data.conversation import Conversation, Message, ToolCall
-from nf4tui.errors import InputError
+from nf4tui.data.segments import RenderError, Segment
 
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
@@ -30,7 +30,7 @@ _TOOLS_TAIL = (
 class ChatStyle:
     """What differs between the published forms.
 
-    name: `qwen2.5`, which has tools, or `qwen2`, which has none. default_system: the prompt of a
+    name: `qwen2.5`, which has tools, `qwen2` or plain `chatml`, which have none. default_system: the prompt of a
     conversation without one, None: no system turn; default_system_with_tools: the same beside tools, empty
     where the form has none. example: the tool-call example of the tools block (published with one brace,
     and with two).
@@ -43,44 +43,27 @@ class ChatStyle:
     example: str
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A piece of the rendered text: plain text, or one control token."""
-
-    text: str
-    control: bool = False
-    supervised: bool = False
+_QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+QWEN25 = ChatStyle("qwen2.5", _QWEN, _QWEN, True, CALL_EXAMPLE)
 
 
 def render(conversation: Conversation, style: ChatStyle, supervise: str = "all") -> list[Segment]:
     """The conversation in the model's chat form.
 
-    supervise: `all` assistant turns, or the `last` one only; `completion` is the completion of a
-    prompt-completion record, which is its last turn, and means `last` for other records.
-    Raises InputError if the style has no tools and the conversation needs them.
+    supervise: `all`, `last` or `completion` (Conversation.supervised).
+    Raises RenderError if the style has no tools and the conversation needs them.
     """
     _check_tools(conversation, style)
-    last = last_assistant(conversation)
+    supervised = conversation.supervised(supervise)
     segments = list(_system_turn(conversation, style))
     for index, message in enumerate(conversation.messages):
         if message.role == "assistant":
-            segments += _assistant_turn(message, supervised=supervise == "all" or index == last)
+            segments += _assistant_turn(message, supervised=index in supervised)
         elif message.role == "tool":
             segments += _tool_answer(conversation.messages, index)
         elif message.role == "user":
             segments += _turn("user", message.content)
     return segments
-
-
-def text_of(segments: Iterable[Segment]) -> str:
-    """What transformers' apply_chat_template gives for the same conversation."""
-    return "".join(segment.text for segment in segments)
-
-
-def last_assistant(conversation: Conversation) -> int:
-    """Index of the last assistant message, -1 without one."""
-    roles = [message.role for message in conversation.messages]
-    return max((index for index, role in enumerate(roles) if role == "assistant"), default=-1)
 
 
 def answer_text(message: Message) -> str:
@@ -143,7 +126,7 @@ def _check_tools(conversation: Conversation, style: ChatStyle) -> None:
     if style.tools:
         return
     if conversation.tools or any(m.role == "tool" or m.tool_calls for m in conversation.messages):
-        raise InputError(
-            f"{conversation.source}:1: the record uses tools, which this model's chat template does not have;"
+        raise RenderError(
+            f"the record uses tools, which this model's chat form ({style.name}) does not have;"
             " use a Qwen2.5 model, or write the calls as text"
         )

@@ -1,49 +1,72 @@
 """Runs a model's Jinja chat template, which is a program from a stranger, where it can do no harm.
 
 A child process with a limit on its memory and its time renders in Jinja's sandbox, set up as transformers
-does it (trim_blocks, lstrip_blocks, tojson without escapes), and hands back plain text. `python -m
+does it (trim_blocks, lstrip_blocks, tojson without escapes, raise_exception, loop controls), and hands back plain text.
+`strftime_now` is not there: what is trained must not depend on the day. `python -m
 nf4tui.data.template_sandbox` is that child: a request on stdin, the texts on stdout, both JSON.
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from nf4tui.data.segments import RenderError
 
 MEMORY = 2**29  # bytes of address space
 SECONDS = 5
-LONGEST_OUTPUT = 2**20  # characters, of all renderings
+LONGEST_TEXT = 2**24  # characters of one rendering
+LONGEST_OUTPUT = 2**27  # of all
 
 
-class TemplateError(ValueError):
-    """The template cannot be used; the message says why, in one line."""
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What a template is given: messages and tools in the form of the `messages` format."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None = None
+    add_generation_prompt: bool = False
 
 
-def render_in_sandbox(
-    template: str, records: Sequence[dict[str, Any]], *, generation: bool = False, seconds: int = SECONDS
-) -> list[str]:
-    """The text of each record ({"messages", "tools"}). `seconds`: of processor time. Raises TemplateError."""
-    request = json.dumps(
-        {"template": template, "records": list(records), "generation": generation, "seconds": seconds}
-    )
+def render_many(
+    template: str,
+    renderings: Sequence[Rendering],
+    variables: Mapping[str, str] | None = None,
+    *,
+    seconds: int = SECONDS,
+) -> list[str | RenderError]:
+    """The text of each rendering, or why the template gave none.
+
+    variables: further names that the template may use. seconds: of processor time, for all together.
+    Raises RenderError if the child needs too much time or memory.
+    """
+    if not renderings:
+        return []
+    request = {
+        "template": template,
+        "renderings": [asdict(rendering) for rendering in renderings],
+        "variables": dict(variables or {}),
+        "seconds": seconds,
+    }
     try:
         child = subprocess.run(
             [sys.executable, "-I", "-m", "nf4tui.data.template_sandbox"],
-            input=request.encode(),
+            input=json.dumps(request).encode(),
             capture_output=True,
             timeout=4 * seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise TemplateError("it took too long to run") from None
+        raise RenderError("it took too long to run") from None
     if child.returncode != 0:
-        raise TemplateError("its run was ended: it needs too much time or memory")
-    answer = json.loads(child.stdout)
-    if "error" in answer:
-        raise TemplateError(f"it failed ({answer['error']})")
-    texts: list[str] = answer["texts"]
-    return texts
+        raise RenderError("its run was ended: it needs too much time or memory")
+    answers = json.loads(child.stdout)
+    return [
+        answer["text"] if "text" in answer else RenderError(f"it failed ({answer['error']})")
+        for answer in answers
+    ]
 
 
 def main() -> None:
@@ -54,33 +77,48 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (request["seconds"],) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    json.dump(_answer(request), sys.stdout)
+    json.dump(_answers(request), sys.stdout)
 
 
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 (the child's alone)
+def _answers(request: dict[str, Any]) -> list[dict[str, str]]:
+    import jinja2.exceptions  # noqa: PLC0415 (the child's alone)
+    import jinja2.ext  # noqa: PLC0415
+    import jinja2.sandbox  # noqa: PLC0415
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    class Generation(jinja2.ext.Extension):
+        """`{% generation %}`, around what templates mark as the model's own, as if it were not there."""
+
+        tags = {"generation"}  # noqa: RUF012 (Jinja's interface)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    try:
-        template = environment.from_string(request["template"])
-        texts = [
-            template.render(
-                messages=record["messages"],
-                tools=record.get("tools"),
-                add_generation_prompt=request["generation"],
-            )
-            for record in request["records"]
-        ]
-    except MemoryError:
-        return {"error": "out of memory"}
-    except Exception as error:  # whatever the stranger's program raises
-        return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
-    if sum(map(len, texts)) > LONGEST_OUTPUT:
-        return {"error": "its output is too long"}
-    return {"texts": texts}
+    environment.filters["tojson"] = tojson
+    names = {**request["variables"], "raise_exception": raise_exception}
+    answers = []
+    left = LONGEST_OUTPUT
+    for rendering in request["renderings"]:
+        try:
+            text = environment.from_string(request["template"]).render(**names, **rendering)
+        except MemoryError:
+            answers.append({"error": "out of memory"})
+        except Exception as error:  # whatever the stranger's program raises
+            answers.append({"error": " ".join(f"{type(error).__name__}: {error}".split())[:200]})
+        else:
+            left -= len(text)
+            too_long = len(text) > LONGEST_TEXT or left < 0
+            answers.append({"error": "its output is too long"} if too_long else {"text": text})
+    return answers
 
 
 if __name__ == "__main__":

@@ -4,21 +4,25 @@ Content never becomes a control token: tokens with `special: true` (`<|im_end|>`
 as the plain characters that they are written with. Added tokens that are not special (`<tool_call>`, …) are
 one id wherever they stand, as in transformers and as the model saw them in its own training.
 
-The end of a turn is `<|im_end|>`. Generation stops at it, and at whatever else the model's files name:
-`eos_token_id` of generation_config.json, `eos_token` of tokenizer_config.json.
+The end of a turn is that of the chat form, `<|im_end|>` in Qwen's. Generation stops at it, and at whatever
+else the model's files name: `eos_token_id` of generation_config.json, `eos_token` of tokenizer_config.json.
 """
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from nf4tui.data.chat_template import style_of
-from nf4tui.data.chatml import TURN_END, TURN_START, ChatStyle
+from nf4tui.data.chat_form import ChatForm
+from nf4tui.data.chat_template import form_of
+from nf4tui.data.chatml import TURN_END, TURN_START
 from nf4tui.errors import InputError
+
+DOCUMENT_END = "<|endoftext|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +33,73 @@ class Encoding:
     spans: list[tuple[int, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelEnds:
+    """The ids that a model's own files end a text with, by file."""
+
+    generation: frozenset[int]
+    tokenizer: frozenset[int]
+
+    @property
+    def ids(self) -> frozenset[int]:
+        return self.generation | self.tokenizer
+
+
 class ChatTokenizer:
     """Text to ids and back. Built by load_tokenizer.
 
-    control_tokens: id by text of the special tokens. eos_token_ids: all ids that generation stops at.
-    size: one more than the largest id.
+    control_tokens: id by text of the special tokens. form: how the model writes conversations. end_token_id:
+    what an answer ends with. eos_token_ids: all ids that generation stops at. document_end: the control
+    token between documents. size: one more than the largest id. notes: what a user should know about the
+    ends in use. identity: a hash of all that ids and masks depend on.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, style: ChatStyle, eos_token_ids: frozenset[int], where: str
+        self,
+        tokenizer: Tokenizer,
+        form: ChatForm,
+        control_tokens: dict[str, int],
+        ends: ModelEnds,
+        *,
+        text_sha256: str,
+        has_template: bool,
     ) -> None:
-        added = tokenizer.get_added_tokens_decoder()
-        self.control_tokens = {token.content: id for id, token in sorted(added.items()) if token.special}
-        for name in (TURN_START, TURN_END):
-            if name not in self.control_tokens:
-                raise InputError(
-                    f"{where}: has no special token {name}; a tokenizer of Qwen2 or Qwen2.5 is needed"
-                )
-        self.style = style
-        self.end_token_id = self.control_tokens[TURN_END]
-        self.eos_token_ids = eos_token_ids | {self.end_token_id}
+        self.form = form
+        self.control_tokens = control_tokens
+        self.end_token_id = self.control_tokens[form.end]
+        self.eos_token_ids = ends.ids | {self.end_token_id}
+        self.document_end = DOCUMENT_END if DOCUMENT_END in self.control_tokens else form.end
         self.size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self.notes = tuple(self._notes(ends, has_template=has_template))
+        self.identity = hashlib.sha256(f"{text_sha256}\n{form.identity}".encode()).hexdigest()
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
         # Spans must cover every character; Qwen's ids do not depend on the post-processor.
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
         self._tokenizer = tokenizer
+
+    def _notes(self, ends: ModelEnds, *, has_template: bool) -> Iterator[str]:
+        names = {id: name for name, id in self.control_tokens.items()}
+
+        def shown(ids: frozenset[int]) -> str:
+            return ", ".join(names.get(id, f"id {id}") for id in sorted(ids))
+
+        if not has_template:
+            yield (
+                "the model has no chat template, as a base model: conversations are written as ChatML, whose"
+                f" control tokens {TURN_START} and {TURN_END} it may never have seen"
+            )
+        if ends.ids and self.end_token_id not in ends.ids:
+            yield (
+                f"the model's files end a text with {shown(ends.ids)}, as a base model's do; answers are"
+                f" trained to end with {self.form.end} (id {self.end_token_id}), which it may never have seen"
+            )
+        elif ends.tokenizer and ends.generation and not ends.tokenizer <= ends.generation:
+            yield (
+                f"tokenizer_config.json ends with {shown(ends.tokenizer)}, generation_config.json with"
+                f" {shown(ends.generation)}; answers are trained to end with {self.form.end}"
+            )
 
     def encode(self, text: str) -> Encoding:
         """`text` as plain text: no control token comes out of it."""
@@ -90,8 +134,18 @@ def load_tokenizer(model_dir: Path) -> ChatTokenizer:
         ) from None
     config = _read_object(model_dir / "tokenizer_config.json")
     generation = _read_object(model_dir / "generation_config.json")
-    style = style_of(_chat_template(model_dir, config), str(model_dir))
-    return ChatTokenizer(tokenizer, style, _stop_ids(tokenizer, config, generation, model_dir), str(path))
+    template = _chat_template(model_dir, config)
+    added = tokenizer.get_added_tokens_decoder()
+    controls = {token.content: id for id, token in sorted(added.items()) if token.special}
+    form = form_of(template, _special_tokens(config), list(controls), str(model_dir))
+    return ChatTokenizer(
+        tokenizer,
+        form,
+        controls,
+        _ends(tokenizer, config, generation, model_dir),
+        text_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        has_template=template is not None,
+    )
 
 
 def check_vocabulary(tokenizer: ChatTokenizer, vocab_size: int) -> None:
@@ -117,9 +171,20 @@ def _chat_template(model_dir: Path, config: dict[str, Any]) -> str | None:
     return template
 
 
-def _stop_ids(
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens that tokenizer_config.json names, by the names that chat templates use."""
+    found = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"):
+        value = config.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _ends(
     tokenizer: Tokenizer, config: dict[str, Any], generation: dict[str, Any], model_dir: Path
-) -> frozenset[int]:
+) -> ModelEnds:
     found = generation.get("eos_token_id")
     ids = found if isinstance(found, list) else [] if found is None else [found]
     for value in ids:
@@ -131,14 +196,14 @@ def _stop_ids(
     eos = config.get("eos_token")
     name = eos.get("content") if isinstance(eos, dict) else eos
     if name is None:
-        return frozenset(ids)
+        return ModelEnds(frozenset(ids), frozenset())
     token_id = tokenizer.token_to_id(name) if isinstance(name, str) else None
     if token_id is None:
         raise InputError(
             f"{model_dir / 'tokenizer_config.json'}: 'eos_token' is {name!r},"
             " which the tokenizer does not have; take both files from one model"
         )
-    return frozenset([*ids, token_id])
+    return ModelEnds(frozenset(ids), frozenset({token_id}))
 
 
 def _read(path: Path) -> str | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from nf4tui.data.batches import evaluation_batches
-from nf4tui.data.chat import last_assistant, parse_tool_calls, prompt_ids
-from nf4tui.data.conversation import Message
+from nf4tui.data.chat import parse_tool_calls, prompt_ids
+from nf4tui.data.conversation import Conversation, Message
 from nf4tui.data.samples import Sample
 from nf4tui.data.tokenizer import ChatTokenizer
 from nf4tui.engine import Engine, LossSum
@@ -34,12 +34,15 @@ def exact_matches(
 
     window: most tokens of prompt and answer together. An answer is cut where it is longer than the right
     one by half of the sample and a bit. An answer that is cut is wrong: it did not end.
+    Raises ValueError for a sample that is no conversation.
     """
     for sample in samples:
-        conversation = sample.conversation
-        end = last_assistant(conversation)
+        conversation = sample.record
+        if not isinstance(conversation, Conversation):
+            raise ValueError(f"{sample.source}: is no conversation")
+        (end,) = conversation.supervised("last")
         asked = replace(conversation, messages=conversation.messages[: end + 1])
-        prompt = prompt_ids(asked, tokenizer.style, tokenizer)
+        prompt = prompt_ids(asked, tokenizer)
         longest = len(sample.ids) - len(prompt) + len(sample.ids) // 2 + _SPARE
         most = min(window - len(prompt), longest)
         ids = list(generate_ids(engine, prompt, tokenizer, max_tokens=most, sampling=Sampling()))

@@ -104,12 +104,12 @@ def test_the_template_file_wins_over_the_field(
     folder: Path, qwen25_template: str, qwen2_template: str
 ) -> None:
     (folder / "chat_template.jinja").write_text(qwen2_template)
-    assert load_tokenizer(folder).style.name == "qwen2"
+    assert load_tokenizer(folder).form.name == "qwen2"
     (folder / "chat_template.jinja").unlink()
     write_config(folder, chat_template=[{"name": "x"}, {"name": "default", "template": qwen2_template}])
-    assert load_tokenizer(folder).style.name == "qwen2"
+    assert load_tokenizer(folder).form.name == "qwen2"
     write_config(folder)
-    assert load_tokenizer(folder).style.name == "qwen2.5"
+    assert load_tokenizer(folder).form.name == "chatml"
 
 
 def test_broken_files_are_refused_by_name(folder: Path) -> None:
@@ -140,4 +140,4 @@ def test_a_tokenizer_without_chat_tokens_is_refused(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_text(path.read_text().replace("<|im_end|>", "<|im_over|>"))
     write_config(folder)
-    assert refusal(folder).startswith("tokenizer.json: has no special token <|im_end|>")
+    assert ": its tokenizer has no special token <|im_end|>, which its chat form (chatml)" in refusal(folder)

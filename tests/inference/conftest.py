@@ -1,5 +1,6 @@
 """A tokenizer of bytes with Qwen's control tokens, and an engine that says what a test tells it to."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
         [AddedToken(name, normalized=False, special=False) for name in ("<tool_call>", "</tool_call>")]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
-    Path(folder / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>"}')
+    template = Path(__file__).parents[1] / "data/qwen2.5_chat_template.jinja"
+    config = {"eos_token": "<|endoftext|>", "chat_template": template.read_text(encoding="utf-8")}
+    Path(folder / "tokenizer_config.json").write_text(json.dumps(config))
     return load_tokenizer(folder)
 
 

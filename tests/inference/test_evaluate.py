@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nf4tui.data.chat import answer_text, render, tokenize
+from nf4tui.data.chat import tokenize
+from nf4tui.data.chatml import answer_text, render
 from nf4tui.data.conversation import Conversation, Message, ToolCall
 from nf4tui.data.samples import Sample
 from nf4tui.data.tokenizer import ChatTokenizer
@@ -61,7 +62,7 @@ def test_a_turn_of_text_is_right_when_its_stripped_text_is(text: str, right: boo
 
 def sample(tokenizer: ChatTokenizer, *messages: Message) -> Sample:
     conversation = Conversation(messages)
-    tokens = tokenize(render(conversation, tokenizer.style), tokenizer)
+    tokens = tokenize(render(conversation, tokenizer.form.style), tokenizer)
     return Sample(tokens.ids, tokens.supervised, "x:1", conversation)
 
 

@@ -39,7 +39,9 @@ def write_tiny_model(folder: Path, seed: int = 0) -> None:
     names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    template = Path(__file__).parents[1] / "data/qwen2.5_chat_template.jinja"
+    config = {"eos_token": "<|im_end|>", "chat_template": template.read_text(encoding="utf-8")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     write_random_checkpoint(folder, TINY, seed=seed)
 
 
