@@ -24,6 +24,7 @@ def number(kind: type, tokens: Sequence[Any]) -> Any:
         raise InputError(f"{token.keyword} {token.value!r}: must be {what}") from None
 
 
+FORMATS = "auto, messages, conversations, prompt-completion, alpaca or text"
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="One JSON object a line on stdout, nothing else.")
 ]
@@ -56,7 +57,10 @@ class TrainFlags:
     grad_accum: Annotated[int | None, _number("Micro-batches a step (default 1).")] = None
     max_seq_len: Annotated[int | None, _number("Tokens a row (default 2048, or the model's maximum).")] = None
     packing: Annotated[bool | None, Parameter(help="Pack several samples into a row (default on).")] = None
-    format: Annotated[str | None, _flag("auto, messages or prompt-completion (default auto).")] = None
+    weights: Annotated[
+        str | None, _flag("Comma-separated, one for each DATA: how often an epoch takes it (default 1 each).")
+    ] = None
+    format: Annotated[str | None, _flag(f"{FORMATS} (default auto).")] = None
     overlong: Annotated[
         str | None, _flag("Samples over --max-seq-len: drop, truncate or error (default drop).")
     ] = None
@@ -123,29 +127,33 @@ def watch(run_dir: Annotated[str, Parameter(help="Run directory.")], /) -> int:
 
 
 def data(
-    file: Annotated[str, Parameter(help="JSONL file or glob.")],
-    /,
-    *,
+    *files: Annotated[str, Parameter(help="JSONL files or globs.")],
     model: Model = None,
-    format: Annotated[str, _flag("auto, messages or prompt-completion.")] = "auto",
+    eval_data: Annotated[str | None, _flag("Validation file, to look for overlap with.")] = None,
+    format: Annotated[str, _flag(f"{FORMATS}.")] = "auto",
     overlong: Annotated[str, _flag("Samples over --max-seq-len: drop, truncate or error.")] = "drop",
     skip_bad: Annotated[bool, _flag("Count bad records instead of failing.")] = False,
     supervise: Annotated[str, _flag("last, all or completion.")] = "all",
     max_seq_len: Annotated[int, _number("Tokens a row.")] = 2048,
+    batch_size: Annotated[int, _number("Rows a micro-batch, for the count of padding.")] = 4,
+    packing: Annotated[bool, Parameter(help="Pack several samples into a row.")] = True,
     as_json: Json = False,
 ) -> int:
-    """Show what is in a data file and what training would make of it."""
+    """Show what is in data files and what training would make of them."""
     from nf4tui.commands.data import run
+    from nf4tui.data.samples import DataOptions
 
+    options = DataOptions(
+        format=format, overlong=overlong, skip_bad=skip_bad, supervise=supervise, max_seq_len=max_seq_len
+    )
     return run(
-        file,
+        files,
+        options=options,
         model=model,
+        eval_data=eval_data,
+        batch_size=batch_size,
+        packing=packing,
         as_json=as_json,
-        format=format,
-        overlong=overlong,
-        skip_bad=skip_bad,
-        supervise=supervise,
-        max_seq_len=max_seq_len,
     )
 
 

@@ -25,6 +25,7 @@ class TrainConfig:
     grad_accum: int = 1
     max_seq_len: int = 2048
     packing: bool = True
+    weights: tuple[float, ...] | None = None  # one for each of `data`; None: 1
     format: str = "auto"  # auto | messages | conversations | prompt-completion | alpaca | text
     overlong: str = "drop"  # drop | truncate | error
     skip_bad: bool = False
@@ -80,6 +81,12 @@ def environment_settings() -> dict[str, str]:
     return {
         name[len(prefix) :].lower(): value for name, value in os.environ.items() if name.startswith(prefix)
     }
+
+
+def cache_directory() -> Path:
+    """Where files are kept that can be made again."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "nf4tui"
 
 
 def user_settings_path() -> Path:

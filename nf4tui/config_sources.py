@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from nf4tui.config import TrainConfig, environment_settings
 from nf4tui.errors import InputError
@@ -87,6 +87,15 @@ def _kind(name: str) -> tuple[type, bool]:
     return (tuple if getattr(kind, "__origin__", None) is tuple else kind), type(None) in options
 
 
+def _item_kind(name: str) -> type:
+    """The type of the items of a setting that is a list."""
+    hint = get_type_hints(TrainConfig)[name]
+    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    (items,) = (get_args(option) for option in options if get_origin(option) is tuple)
+    kind: type = items[0]
+    return kind
+
+
 def converted(name: str, text: str, where: str) -> Any:
     """`text` as the setting's type. Raises InputError that begins with `where`."""
     kind, automatic = _kind(name)
@@ -96,10 +105,10 @@ def converted(name: str, text: str, where: str) -> Any:
         if kind is bool:
             return _boolean(text)
         if kind is tuple:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
+            return tuple(_item_kind(name)(part.strip()) for part in text.split(",") if part.strip())
         return kind(text)
     except ValueError:
-        raise InputError(f"{where} {text!r}: must be {_described(kind, automatic)}") from None
+        raise InputError(f"{where} {text!r}: must be {_described(name)}") from None
 
 
 def _boolean(text: str) -> bool:
@@ -117,14 +126,19 @@ def _typed(name: str, value: Any, where: str) -> Any:
     if kind is tuple:
         if isinstance(value, str):
             return (value,) if name == "data" else converted(name, value, where)
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return tuple(value)
+        wanted = (int, float) if _item_kind(name) is float else str
+        if isinstance(value, list) and all(
+            isinstance(item, wanted) and not isinstance(item, bool) for item in value
+        ):
+            return tuple(_item_kind(name)(item) for item in value)
     elif kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise InputError(f"{where} = {value!r}: must be {_described(kind, automatic)}")
+    raise InputError(f"{where} = {value!r}: must be {_described(name)}")
 
 
-def _described(kind: type, automatic: bool) -> str:
-    return _KINDS[kind] + (f", or {AUTO!r}" if automatic and kind is not str else "")
+def _described(name: str) -> str:
+    kind, automatic = _kind(name)
+    what = "a list of numbers" if kind is tuple and _item_kind(name) is float else _KINDS[kind]
+    return what + (f", or {AUTO!r}" if automatic and kind is not str else "")

@@ -33,6 +33,7 @@ def run(
     if max_samples is not None and max_samples < 1:
         raise InputError(f"--max-samples {max_samples}: must be at least 1")
     from nf4tui.commands.choose_model import choose_model
+    from nf4tui.data.conversation import Conversation
     from nf4tui.data.samples import DataOptions, load_samples
     from nf4tui.inference.evaluate import exact_matches, loss_of
     from nf4tui.inference.load import load
@@ -46,9 +47,10 @@ def run(
     samples = dataset.samples[:max_samples]
     total = loss_of(loaded.engine, samples, batch_size=BATCH_SIZE, seq_len=window)
     exact_match = None
-    if generate:
-        answers = exact_matches(loaded.engine, samples, loaded.tokenizer, loaded.window)
-        exact_match = sum(_counted(answers, len(samples))) / len(samples)
+    asked = [sample for sample in samples if isinstance(sample.record, Conversation)]
+    if generate and asked:
+        answers = exact_matches(loaded.engine, asked, loaded.tokenizer, loaded.window)
+        exact_match = sum(_counted(answers, len(asked))) / len(asked)
     result: dict[str, Any] = {
         "event": "eval",
         "step": step,

@@ -7,22 +7,25 @@ is dropped and counted; a data set with nothing supervised is refused.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nf4tui.data.chat import SUPERVISE, Segment, render, tokenize
-from nf4tui.data.conversation import Conversation
+from nf4tui.data.chat import SUPERVISE, document_segments, tokenize
+from nf4tui.data.conversation import Conversation, Document, Record
 from nf4tui.data.files import expand
 from nf4tui.data.jsonl import BadLineError
-from nf4tui.data.records import RecordFile
+from nf4tui.data.records import FORMATS, RecordFile
+from nf4tui.data.report import DataReport, FileReport
+from nf4tui.data.segments import RenderError, Segment
 from nf4tui.data.tokenizer import ChatTokenizer
 from nf4tui.errors import InputError
 
 OVERLONG = ("drop", "truncate", "error")
-LISTED = 20  # how many of each kind a report names
+_AT_ONCE = 64  # records rendered together: a foreign template's child process costs a start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,69 +38,28 @@ class DataOptions:
     supervise: str = "all"
     max_seq_len: int = 2048
 
+    def check(self) -> None:
+        """Raises InputError that names the flag out of range."""
+        for flag, value, allowed in (
+            ("--format", self.format, ("auto", *FORMATS)),
+            ("--overlong", self.overlong, OVERLONG),
+            ("--supervise", self.supervise, SUPERVISE),
+        ):
+            if value not in allowed:
+                raise InputError(f"{flag} {value}: must be one of {', '.join(allowed)}")
+        if self.max_seq_len < 2:
+            raise InputError(f"--max-seq-len {self.max_seq_len}: must be at least 2")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """ids: [n] int32. supervised: [n] bool; False for the first token, which opens a turn."""
+    """ids: [n] int32. supervised: [n] bool; False for the first token, which nothing predicts.
+    record: what it was made from; None where that was not kept (token_cache.py)."""
 
     ids: NDArray[np.int32]
     supervised: NDArray[np.bool_]
     source: str
-    conversation: Conversation
-
-
-@dataclass(slots=True)
-class Tally:
-    """How often something happened, and where it did the first LISTED times."""
-
-    count: int = 0
-    sources: list[str] = field(default_factory=list)
-
-    def add(self, source: str) -> None:
-        self.count += 1
-        if len(self.sources) < LISTED:
-            self.sources.append(source)
-
-
-@dataclass(frozen=True, slots=True)
-class FileReport:
-    """One file. format: None if no record had one. bom: a byte order mark was at its start."""
-
-    path: str
-    format: str | None
-    records: int
-    bom: bool
-    sha256: str
-
-
-@dataclass(slots=True)
-class DataReport:
-    """What became of every record: records = samples + bad + overlong dropped + unsupervised.
-
-    bad: the error lines of records skipped. dropped, truncated: longer than the window. unsupervised:
-    nothing left to learn from. control_tokens: records whose text spells out a control token.
-    duplicates: samples whose tokens and mask equal an earlier one's (kept). lengths: [samples] tokens
-    of each sample kept. longest: tokens of the longest record, before any cut.
-    """
-
-    files: list[FileReport] = field(default_factory=list)
-    records: int = 0
-    samples: int = 0
-    tokens: int = 0
-    supervised_tokens: int = 0
-    longest: int = 0
-    bad: Tally = field(default_factory=Tally)
-    dropped: Tally = field(default_factory=Tally)
-    truncated: Tally = field(default_factory=Tally)
-    unsupervised: Tally = field(default_factory=Tally)
-    control_tokens: Tally = field(default_factory=Tally)
-    duplicates: Tally = field(default_factory=Tally)
-    lengths: list[int] = field(default_factory=list)
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over the files' own, in the order given."""
-        return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
+    record: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +86,42 @@ def load_samples(
 
 def read_samples(paths: Sequence[str | Path], tokenizer: ChatTokenizer, options: DataOptions) -> Dataset:
     """As load_samples, but a data set with nothing to learn from comes back empty, with its report."""
-    _check(options)
+    options.check()
+    return join_files([read_file(path, tokenizer, options) for path in expand(paths)])
+
+
+def read_file(path: str, tokenizer: ChatTokenizer, options: DataOptions) -> tuple[list[Sample], FileReport]:
+    """The samples of one file, and its report. Raises InputError."""
+    report = FileReport(path=path)
+    samples: list[Sample] = []
+    records = _records(path, options, report)
+    while some := list(islice(records, _AT_ONCE)):
+        for record, segments in zip(some, _rendered(some, tokenizer, options.supervise), strict=True):
+            if isinstance(segments, RenderError):
+                error = BadLineError(f"{record.source}:1: {segments}")
+                if not options.skip_bad:
+                    raise error
+                report.bad.add(str(error))
+                continue
+            if _spells_control_token(segments, tokenizer):
+                report.control_tokens.add(record.source)
+            sample = _fit(_sample(record, segments, tokenizer), options, report)
+            if sample is not None:
+                samples.append(sample)
+    report.samples = len(samples)
+    return samples, report
+
+
+def join_files(files: Sequence[tuple[list[Sample], FileReport]]) -> Dataset:
+    """The data set of several files, one after another."""
     report = DataReport()
     samples: list[Sample] = []
     seen: set[bytes] = set()
-    for path in expand(paths):
-        for conversation in _conversations(path, options, report):
-            segments = render(conversation, tokenizer.style, options.supervise)
-            if _spells_control_token(segments, tokenizer):
-                report.control_tokens.add(conversation.source)
-            sample = _fit(_sample(conversation, segments, tokenizer), options, report)
-            if sample is not None:
-                _count(sample, report, seen)
-                samples.append(sample)
+    for file_samples, file_report in files:
+        report.add_file(file_report)
+        samples += file_samples
+        for sample in file_samples:
+            _count(sample, report, seen)
     return Dataset(tuple(samples), report)
 
 
@@ -159,43 +144,47 @@ def nothing_left(paths: Sequence[str | Path], report: DataReport, options: DataO
 
 def scan_files(paths: Sequence[str | Path], options: DataOptions) -> DataReport:
     """The files' formats and counts without a tokenizer: tokens, samples and lengths stay empty."""
-    _check(options)
+    options.check()
     report = DataReport()
     for path in expand(paths):
-        for _ in _conversations(path, options, report):
+        file = FileReport(path=path)
+        for _ in _records(path, options, file):
             pass
+        report.add_file(file)
     return report
 
 
-def _check(options: DataOptions) -> None:
-    for flag, value, allowed in (
-        ("--overlong", options.overlong, OVERLONG),
-        ("--supervise", options.supervise, SUPERVISE),
-    ):
-        if value not in allowed:
-            raise InputError(f"{flag} {value}: must be one of {', '.join(allowed)}")
-    if options.max_seq_len < 2:
-        raise InputError(f"--max-seq-len {options.max_seq_len}: must be at least 2")
-
-
-def _conversations(path: str, options: DataOptions, report: DataReport) -> Iterator[Conversation]:
-    """One file's conversations; its counts are in the report once they are exhausted."""
+def _records(path: str, options: DataOptions, report: FileReport) -> Iterator[Record]:
+    """One file's records; its counts are in the report once they are exhausted."""
 
     def skip(error: BadLineError) -> None:
         report.bad.add(str(error))
 
     file = RecordFile(path, options.format, skip if options.skip_bad else None)
     yield from file
-    report.records += file.records
-    report.files.append(FileReport(path, file.format, file.records, file.file.bom, file.file.sha256))
+    report.format, report.records = file.format, file.records
+    report.bom, report.sha256 = file.file.bom, file.file.sha256
 
 
-def _sample(conversation: Conversation, segments: Sequence[Segment], tokenizer: ChatTokenizer) -> Sample:
+def _rendered(
+    records: Sequence[Record], tokenizer: ChatTokenizer, supervise: str
+) -> list[list[Segment] | RenderError]:
+    """The segments of each record. A file holds one format, so that they are of one kind."""
+    conversations = [record for record in records if isinstance(record, Conversation)]
+    rendered = iter(tokenizer.form.render(conversations, supervise))
+    return [
+        document_segments(record, tokenizer) if isinstance(record, Document) else next(rendered)
+        for record in records
+    ]
+
+
+def _sample(record: Record, segments: Sequence[Segment], tokenizer: ChatTokenizer) -> Sample:
     tokens = tokenize(segments, tokenizer)
-    return Sample(tokens.ids, tokens.supervised, conversation.source, conversation)
+    tokens.supervised[:1] = False
+    return Sample(tokens.ids, tokens.supervised, record.source, record)
 
 
-def _fit(sample: Sample, options: DataOptions, report: DataReport) -> Sample | None:
+def _fit(sample: Sample, options: DataOptions, report: FileReport) -> Sample | None:
     """The sample within the window, or None if it is dropped."""
     length, window = len(sample.ids), options.max_seq_len
     report.longest = max(report.longest, length)
@@ -211,7 +200,7 @@ def _fit(sample: Sample, options: DataOptions, report: DataReport) -> Sample | N
         report.truncated.add(f"{sample.source}: {length} tokens")
         # Copies, so that the uncut arrays can go.
         ids, supervised = sample.ids[:window].copy(), sample.supervised[:window].copy()
-        sample = Sample(ids, supervised, sample.source, sample.conversation)
+        sample = Sample(ids, supervised, sample.source, sample.record)
     if not sample.supervised.any():
         report.unsupervised.add(sample.source)
         return None

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from nf4tui.config import TrainConfig
+from nf4tui.config import TrainConfig, cache_directory
 from nf4tui.data.batches import BatchPlan, evaluation_batches, split
-from nf4tui.data.samples import DataOptions, DataReport, Sample, load_samples
+from nf4tui.data.files import expand
+from nf4tui.data.mixture import Mixture, check_weights
+from nf4tui.data.overlap import Overlap, find_overlap
+from nf4tui.data.report import DataReport
+from nf4tui.data.samples import DataOptions, Dataset, Sample
+from nf4tui.data.token_cache import TokenCache
 from nf4tui.data.tokenizer import ChatTokenizer, check_vocabulary, load_tokenizer
 from nf4tui.engine import Batch, Tensors
 from nf4tui.engines import choose_device, create_engine
@@ -49,7 +54,9 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
     check_vocabulary(tokenizer, model.vocab_size)
     config = _with_window(config, model, explicit)
     config, adapters = _with_adapter(config, model, explicit)
-    training, validation, report = _samples(config, tokenizer)
+    cache = TokenCache(cache_directory() / "tokens")
+    data = _samples(config, tokenizer, cache)
+    training, validation = data.training, data.validation
     plan = BatchPlan(
         training,
         batch_size=config.batch_size,
@@ -57,6 +64,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
         seq_len=config.max_seq_len,
         packing=config.packing,
         seed=config.seed,
+        mixture=data.mixture,
     )
     validation_batches = tuple(
         evaluation_batches(validation, batch_size=config.batch_size, seq_len=config.max_seq_len)
@@ -67,6 +75,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
         adapters = initial_adapters(model, config.lora, config.seed)
     engine = create_engine(device, weights, config.lora, seed=config.seed, adapters=adapters)
     epoch = plan.steps_per_epoch
+    cache.save()
     return Prepared(
         config=config,
         model=model,
@@ -76,7 +85,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
         validation_samples=len(validation),
         check_batch=validation_batches[0] if validation_batches else first_batch,
         probe=_probe(config, weights, adapters, engine.device, first_batch),
-        total_steps=config.steps or (config.epochs or DEFAULT_EPOCHS) * epoch,
+        total_steps=config.steps or plan.steps_in(config.epochs or DEFAULT_EPOCHS),
         eval_every=config.eval_every or epoch,
         save_every=config.save_every or min(epoch, MOST_STEPS_UNSAVED),
         probe_every=config.parity_every or DEFAULT_PROBE_EVERY,
@@ -88,9 +97,20 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
             threads=circumstances.threads(),
             versions=circumstances.versions(),
         ),
-        counts=_counts(report, training, validation),
-        notes=_notes(config, model, engine.device, report),
+        counts=_counts(data, plan),
+        notes=_notes(config, model, engine.device, data, tokenizer),
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Data:
+    """The samples of a run, and what is to be said about them."""
+
+    training: list[Sample]
+    validation: list[Sample]
+    report: DataReport
+    overlap: Overlap
+    mixture: Mixture | None
 
 
 def _with_window(config: TrainConfig, model: Qwen2Config, explicit: frozenset[str]) -> TrainConfig:
@@ -122,8 +142,7 @@ def _with_adapter(
     return settled, tensors
 
 
-def _samples(config: TrainConfig, tokenizer: ChatTokenizer) -> tuple[list[Sample], list[Sample], DataReport]:
-    """(training, validation, what became of the training files' records)."""
+def _samples(config: TrainConfig, tokenizer: ChatTokenizer, cache: TokenCache) -> _Data:
     options = DataOptions(
         format=config.format,
         overlong=config.overlong,
@@ -131,13 +150,31 @@ def _samples(config: TrainConfig, tokenizer: ChatTokenizer) -> tuple[list[Sample
         supervise=config.supervise,
         max_seq_len=config.max_seq_len,
     )
-    data = load_samples(config.data, tokenizer, options)
+    data = cache.load_samples(config.data, tokenizer, options)
     training, validation = list(data.samples), []
+    overlap = Overlap()
     if config.eval_data is not None:
-        validation = list(load_samples([config.eval_data], tokenizer, options).samples)
+        validation = list(cache.load_samples([config.eval_data], tokenizer, options).samples)
+        overlap = find_overlap(training, validation)
     elif config.eval_split is not None:
         training, validation = split(data.samples, config.eval_split, config.seed)
-    return training, validation, data.report
+    return _Data(training, validation, data.report, overlap, _mixture(config, data, training))
+
+
+def _mixture(config: TrainConfig, data: Dataset, training: list[Sample]) -> Mixture | None:
+    """The weights of --weights over the training samples of each DATA argument."""
+    if config.weights is None:
+        return None
+    check_weights(config.weights, len(config.data))
+    files = iter(data.report.files)
+    sizes = [sum(next(files).samples for _ in expand([argument])) for argument in config.data]
+    ends = np.cumsum(sizes)
+    kept = {id(sample) for sample in training}
+    counts = [0] * len(sizes)
+    for place, sample in enumerate(data.samples):
+        if id(sample) in kept:
+            counts[int(np.searchsorted(ends, place, side="right"))] += 1
+    return Mixture(counts, config.weights, config.seed)
 
 
 def _probe(
@@ -150,16 +187,23 @@ def _probe(
     return PrecisionProbe(exact, probe_batch(batch))
 
 
-def _notes(config: TrainConfig, model: Qwen2Config, device: str, report: DataReport) -> tuple[LogEvent, ...]:
-    """What the data lost, and what is left out for its cost."""
+def _notes(
+    config: TrainConfig, model: Qwen2Config, device: str, data: _Data, tokenizer: ChatTokenizer
+) -> tuple[LogEvent, ...]:
+    """The ends in use, what the data lost, and what is left out for its cost."""
+    report, overlap = data.report, data.overlap
     losses = (
         (report.bad, "records cannot be used and are skipped"),
         (report.dropped, f"records are longer than --max-seq-len {config.max_seq_len} and are dropped"),
         (report.truncated, f"records are cut to --max-seq-len {config.max_seq_len} tokens"),
         (report.unsupervised, "records have nothing to learn from and are dropped"),
         (report.control_tokens, "records spell out a control token in their text; it is read as plain text"),
+        (overlap.samples, "validation samples are also training samples: their loss is no test"),
     )
-    notes = [
+    ends = f"{tokenizer.form.end} (id {tokenizer.end_token_id})"
+    notes = [LogEvent(level="info", message=f"chat form {tokenizer.form.name}; an answer ends with {ends}")]
+    notes += [LogEvent(level="warning", message=note) for note in tokenizer.notes]
+    notes += [
         LogEvent(level="warning", message=f"{tally.count} {what}; the first: {tally.sources[0]}")
         for tally, what in losses
         if tally.count
@@ -174,18 +218,21 @@ def _notes(config: TrainConfig, model: Qwen2Config, device: str, report: DataRep
     return tuple(notes)
 
 
-def _counts(report: DataReport, training: list[Sample], validation: list[Sample]) -> dict[str, int]:
+def _counts(data: _Data, plan: BatchPlan) -> dict[str, int]:
     """What the start event says about the data."""
+    report = data.report
     return {
         "records": report.records,
-        "samples": len(training),
-        "validation_samples": len(validation),
-        "tokens": sum(len(sample.ids) for sample in training),
-        "supervised_tokens": sum(int(sample.supervised.sum()) for sample in training),
+        "samples": len(data.training),
+        "validation_samples": len(data.validation),
+        "tokens": sum(len(sample.ids) for sample in data.training),
+        "supervised_tokens": sum(int(sample.supervised.sum()) for sample in data.training),
+        "padding_tokens": plan.padding_per_epoch,
         "bad": report.bad.count,
         "dropped": report.dropped.count,
         "truncated": report.truncated.count,
         "unsupervised": report.unsupervised.count,
         "control_tokens": report.control_tokens.count,
         "duplicates": report.duplicates.count,
+        "overlap": data.overlap.samples.count,
     }

@@ -61,7 +61,7 @@ BAD = [
     ("train DATA --resume --model MODEL", "--resume: no run of "),
     ("train DATA --config gone.toml", "gone.toml: cannot be read"),
     ("train DATA --config TOML", "bad.toml: there is no setting 'rnk'; did you mean 'rank'?"),
-    ("data", "requires an argument"),
+    ("data", "no data: name at least one JSONL file"),
     ("data gone.jsonl", "gone.jsonl: no such file"),
     ("data MALFORMED", "malformed.jsonl:2:15: "),
     ("eval", "no data"),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nf4tui.data.batches import BatchPlan, evaluation_batches, pack, split
+from nf4tui.data.batches import BatchPlan, evaluation_batches, split
 from nf4tui.data.conversation import Conversation
+from nf4tui.data.rows import bucket_of, pack
 from nf4tui.data.samples import Sample
 from nf4tui.engine import IGNORE_INDEX, PADDING, Batch
 from nf4tui.errors import InputError
@@ -75,7 +76,8 @@ def test_an_epoch_holds_every_token_once_with_its_label_and_position(
     for epoch in range(2):
         steps = range(epoch * plan.steps_per_epoch + 1, (epoch + 1) * plan.steps_per_epoch + 1)
         batches = [batch for step in steps for batch in plan.micro_batches(step)]
-        assert {batch.input_ids.shape for batch in batches} == {(batch_size, plan.width)}
+        widths = {plan.width} if packing else {bucket_of(length, T) for length in lengths}
+        assert {batch.input_ids.shape for batch in batches} <= {(batch_size, width) for width in widths}
         assert all(batch.tokens > 0 for batch in batches)
         assert_holds_every_sample_once(batches, samples)
     assert_holds_every_sample_once(
@@ -148,7 +150,7 @@ def test_rows_are_as_wide_as_the_longest_needs_in_steps_of_64() -> None:
 
 def test_a_split_is_fixed_by_the_seed_and_keeps_equal_samples_together() -> None:
     samples = make_samples([5] * 50)
-    samples += [Sample(s.ids.copy(), s.supervised, "copy", s.conversation) for s in samples[:10]]
+    samples += [Sample(s.ids.copy(), s.supervised, "copy", s.record) for s in samples[:10]]
     training, validation = split(samples, 0.2, seed=3)
     assert len(training) + len(validation) == 60
     assert 12 <= len(validation) <= 13

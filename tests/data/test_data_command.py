@@ -8,11 +8,30 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from nf4tui.commands.data import run, sample_text
+from nf4tui.commands import data
+from nf4tui.commands.data import sample_text
 from nf4tui.data.conversation import Conversation
-from nf4tui.data.samples import load_samples
+from nf4tui.data.samples import DataOptions, load_samples
 from nf4tui.data.tokenizer import ChatTokenizer
 from nf4tui.errors import InputError
+
+
+def run(
+    *paths: str,
+    model: str | None = None,
+    eval_data: str | None = None,
+    packing: bool = True,
+    as_json: bool = False,
+    **options: Any,
+) -> int:
+    return data.run(
+        paths,
+        options=DataOptions(**options),
+        model=model,
+        eval_data=eval_data,
+        packing=packing,
+        as_json=as_json,
+    )
 
 
 def chat(question: str, answer: str) -> dict[str, Any]:
@@ -120,7 +139,7 @@ def test_nothing_in_the_data_reaches_the_terminal_as_a_control_sequence(
 
 def test_colour_marks_the_same_tokens_as_the_signs_do(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
     sample = load_samples([write(tmp_path / "a.jsonl", chat("Hi", "Hello."))], tokenizer).samples[0]
-    assert sample.conversation != Conversation(())
+    assert sample.record != Conversation(())
     text = sample_text(sample, tokenizer, marks=False)
     (green,) = [span for span in text.spans if "green" in str(span.style)]
     assert text.plain[green.start : green.end] == "Hello.<|im_end|>"

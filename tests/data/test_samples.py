@@ -169,7 +169,7 @@ def test_supervise_chooses_the_turns(tmp_path: Path, tokenizer: ChatTokenizer) -
         (DataOptions(overlong="cut"), "--overlong cut: must be one of"),
         (DataOptions(supervise="some"), "--supervise some: must be one of"),
         (DataOptions(max_seq_len=1), "--max-seq-len 1: must be at least 2"),
-        (DataOptions(format="x"), "--format x: must be auto"),
+        (DataOptions(format="x"), "--format x: must be one of auto"),
     ],
 )
 def test_options_that_do_not_exist_are_refused(

@@ -213,7 +213,7 @@ def test_json_prints_exactly_the_events_recorded_and_nothing_else(
     assert [to_line(parse(line)) for line in recorded] == [f"{line}\n" for line in recorded]
     kinds = [json.loads(line)["event"] for line in printed]
     assert kinds[0] == "start" and kinds[-1] == "done"
-    assert set(kinds) == {"start", "step", "eval", "precision", "checkpoint", "done"}
+    assert set(kinds) == {"start", "log", "step", "eval", "precision", "checkpoint", "done"}
 
 
 def test_json_prints_an_error_as_an_event_with_its_exit_code(
