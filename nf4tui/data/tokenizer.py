@@ -79,6 +79,11 @@ class ChatTokenizer:
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
         self._tokenizer = tokenizer
 
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """`eos_token_ids`, the end that answers are trained with first: as generation_config.json lists them."""
+        return (self.end_token_id, *sorted(self.eos_token_ids - {self.end_token_id}))
+
     def _notes(self, ends: ModelEnds, *, has_template: bool) -> Iterator[str]:
         names = {id: name for name, id in self.control_tokens.items()}
 

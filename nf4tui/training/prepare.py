@@ -99,6 +99,7 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
         ),
         counts=_counts(data, plan),
         notes=_notes(config, model, engine.device, data, tokenizer),
+        eos_token_ids=tokenizer.stop_ids,
     )
 
 

@@ -16,7 +16,8 @@ from nf4tui.training.precision import PrecisionProbe
 class Prepared:
     """config: with what depends on model and adapter settled. validation: empty where there is none.
     check_batch: on it the adapter read back must give the loss it had. counts: about the data, by name.
-    notes: what the run should say about itself at its start."""
+    notes: what the run should say about itself at its start. eos_token_ids: what generation from the adapter
+    stops at, the end that answers were trained with first."""
 
     config: TrainConfig
     model: Qwen2Config
@@ -33,6 +34,7 @@ class Prepared:
     circumstances: Circumstances
     counts: dict[str, int]
     notes: tuple[LogEvent, ...]
+    eos_token_ids: tuple[int, ...]
 
     def update(self, step: int) -> Update:
         """The optimiser's settings of a step."""

@@ -1,7 +1,8 @@
 """The end of a run: adapter/, written whole, read back, and shown to give the loss it had before.
 
 The adapter is that of the best validation, or of the last step where there was none. Its files are copies
-of the verified checkpoint's; state.json beside them says which step it is.
+of the verified checkpoint's; state.json beside them says which step it is, and generation_config.json which
+tokens end an answer, since a base model's own files name another one.
 """
 
 import json
@@ -15,6 +16,8 @@ from nf4tui.runs.events import DoneEvent
 from nf4tui.training import snapshot
 from nf4tui.training.prepared import Prepared
 from nf4tui.training.progress import Progress
+
+GENERATION_CONFIG = "generation_config.json"
 
 
 def publish(prepared: Prepared, run: RunDirectory, progress: Progress) -> DoneEvent:
@@ -35,7 +38,7 @@ def publish(prepared: Prepared, run: RunDirectory, progress: Progress) -> DoneEv
         snapshot.load_adapter(source, prepared)
     before = engine.evaluate(prepared.check_batch)
     if not is_published(run.adapter, source):
-        _replace(run.adapter, source, chosen)
+        _replace(run.adapter, source, chosen, prepared.eos_token_ids)
     try:
         snapshot.load_adapter(run.adapter, prepared)
     except InputError as error:
@@ -60,7 +63,7 @@ def is_published(adapter: Path, source: Path) -> bool:
     )
 
 
-def _replace(adapter: Path, source: Path, chosen: Progress) -> None:
+def _replace(adapter: Path, source: Path, chosen: Progress, eos_token_ids: tuple[int, ...]) -> None:
     """adapter/ by rename. A folder of that name that is not this adapter is kept as adapter.old-N."""
     temporary = adapter.parent / f"{durable.TEMPORARY}{adapter.name}"
     if temporary.exists():
@@ -69,8 +72,11 @@ def _replace(adapter: Path, source: Path, chosen: Progress) -> None:
     for name in snapshot.ADAPTER_FILES:
         shutil.copyfile(source / name, temporary / name)
         durable.sync(temporary / name)
-    state = json.dumps(chosen.to_json(), indent=2).encode() + b"\n"
-    durable.write_file(temporary / snapshot.STATE, state)
+    for name, content in (
+        (snapshot.STATE, chosen.to_json()),
+        (GENERATION_CONFIG, {"eos_token_id": list(eos_token_ids)}),
+    ):
+        durable.write_file(temporary / name, json.dumps(content, indent=2).encode() + b"\n")
     if adapter.exists():
         number = 1
         while (old := adapter.parent / f"{adapter.name}.old-{number}").exists():

@@ -143,3 +143,55 @@ def test_colour_marks_the_same_tokens_as_the_signs_do(tmp_path: Path, tokenizer:
     text = sample_text(sample, tokenizer, marks=False)
     (green,) = [span for span in text.spans if "green" in str(span.style)]
     assert text.plain[green.start : green.end] == "Hello.<|im_end|>"
+
+
+def test_overlap_and_padding_are_reported(
+    tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.jsonl", chat("Hi", "Hello."), chat("Ho", "Hello."), chat("Hu", "Hello."))
+    held_out = write(tmp_path / "b.jsonl", chat("Hi", "Hello."), chat("Ho", "Holla."), chat("Ha", "Hello."))
+    assert run(str(path), model=str(model_dir), eval_data=str(held_out), as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["overlap"] == {
+        "samples": {"count": 1, "first": [f"{held_out}:1"]},
+        "prompts": {"count": 1, "first": [f"{held_out}:2"]},
+    }
+    assert (found["tokens"] + found["padding_tokens"]) % 64 == 0
+    assert run(str(path), model=str(model_dir), eval_data=str(held_out), packing=False) == 0
+    out = capsys.readouterr().out
+    assert "rows         3 one sample a row; padding" in out
+    assert "1 validation samples are also training samples" in out
+    assert (
+        run(str(held_out), model=str(model_dir), eval_data=str(write(tmp_path / "c.jsonl", chat("z", "z"))))
+        == 0
+    )
+    assert "no sample or prompt of" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--eval-data: needs --model"):
+        run(str(path), eval_data=str(held_out))
+
+
+def test_several_files_of_several_formats_are_one_data_set(
+    tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = write(tmp_path / "a.jsonl", chat("Hi", "Hello."))
+    b = write(
+        tmp_path / "b.jsonl", {"instruction": "Hi", "output": "Hello."}, {"instruction": "x", "output": "y"}
+    )
+    c = write(tmp_path / "c.jsonl", {"text": "Once."})
+    assert run(str(a), str(tmp_path / "[bc].jsonl"), model=str(model_dir), as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    described = [(file["path"], file["format"], file["samples"]) for file in found["files"]]
+    assert described == [(str(a), "messages", 1), (str(b), "alpaca", 2), (str(c), "text", 1)]
+    assert found["duplicates"] == {"count": 1, "first": [f"{b}:1"]}
+
+
+def test_the_ends_in_use_are_shown(
+    tmp_path: Path, model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.jsonl", chat("Hi", "Hello."))
+    base = Path(shutil.copytree(model_dir, tmp_path / "base"))
+    (base / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>"}')
+    assert run(str(path), model=str(base)) == 0
+    out = capsys.readouterr().out
+    assert "chat form    chatml; an answer ends with <|im_end|> (id " in out
+    assert "note         the model has no chat template" in out

@@ -202,6 +202,7 @@ def make_prepared(
         circumstances=circumstances,
         counts={"samples": 30},
         notes=(),
+        eos_token_ids=(7, 3),
     )
 
 

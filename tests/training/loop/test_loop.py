@@ -1,6 +1,7 @@
 """What the training loop promises, with a small fake engine in place of a model."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,13 @@ def test_a_run_goes_from_start_to_done_and_its_loss_falls(run: RunDirectory, fak
     assert [event.step for event in of(EvalEvent, events)] == [0, 4, 8, 12, 16, 20]
     done = events[-1]
     assert isinstance(done, DoneEvent) and done.step == 20
-    assert sorted(files(run.adapter)) == ["adapter_config.json", "adapter_model.safetensors", "state.json"]
+    assert sorted(files(run.adapter)) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "generation_config.json",
+        "state.json",
+    ]
+    assert json.loads(files(run.adapter)["generation_config.json"]) == {"eos_token_id": [7, 3]}
 
 
 def test_a_step_that_is_not_finite_is_not_applied_and_names_its_tensor(run: RunDirectory, fake: Any) -> None:
