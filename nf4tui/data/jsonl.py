@@ -107,7 +107,7 @@ def decode_line(line: Line) -> tuple[str, dict[str, Any]]:
     try:
         value = strict_json.decode(text)
     except strict_json.JsonProblemError as problem:
-        if not line.ended and problem.at_syntax:
+        if not line.ended and strict_json.is_broken(text):
             raise _torn(line, problem.column) from None
         raise line.error(problem.column, problem.message) from None
     if not isinstance(value, dict):

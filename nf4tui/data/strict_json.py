@@ -14,6 +14,7 @@ from typing import Any
 
 MAX_DEPTH = 100
 MAX_NUMBER = 400  # characters; the largest double written out has 309 digits
+_ALWAYS_FINITE = 308  # characters of an integer: fewer than 10^308, which a double holds
 
 # Possessive, so that a string without an end costs one pass and no stack.
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'
@@ -28,14 +29,12 @@ Path = tuple[str | int, ...]
 
 
 class JsonProblemError(ValueError):
-    """What is wrong with a text and in which column (1-based, in characters). `at_syntax`: the text
-    cannot be read as JSON at all, as when it is cut short."""
+    """What is wrong with a text and in which column (1-based, in characters)."""
 
-    def __init__(self, column: int, message: str, *, at_syntax: bool = False) -> None:
+    def __init__(self, column: int, message: str) -> None:
         super().__init__(message)
         self.column = column
         self.message = message
-        self.at_syntax = at_syntax
 
 
 class _RefusedError(ValueError):
@@ -49,13 +48,24 @@ def decode(text: str) -> Any:
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise JsonProblemError(error.pos + 1, _syntax_message(error, text), at_syntax=True) from None
+        raise JsonProblemError(error.pos + 1, _syntax_message(error, text)) from None
     except _RefusedError as refused:
         _refuse(text)
         raise JsonProblemError(1, str(refused)) from None
     if _SURROGATE_ESCAPE.search(text):
         _refuse(text)
     return value
+
+
+def is_broken(text: str) -> bool:
+    """Whether `text` fails JSON's grammar, as when it is cut short, whatever is wrong with its values (a key
+    twice, NaN). Of a text that nests too deep only the part up to there is looked at."""
+    end = _first_too_deep(text) if _deeper_than_allowed(text) else None
+    try:
+        _GRAMMAR.decode(text if end is None else f"{text[:end]}null")
+    except json.JSONDecodeError as error:
+        return end is None or error.pos <= end
+    return False
 
 
 def column_of(text: str, path: Path) -> int:
@@ -82,6 +92,12 @@ def _deeper_than_allowed(text: str) -> bool:
     return False
 
 
+def _first_too_deep(text: str) -> int | None:
+    """Where the first bracket stands that nests too deep; None if what stands before it cannot be read."""
+    opened = (token for token in _walk(text) if token.kind == "open")
+    return next((token.column - 1 for token in opened if len(token.path) >= MAX_DEPTH), None)
+
+
 def _syntax_message(error: json.JSONDecodeError, text: str) -> str:
     if error.msg == "Extra data":
         return "more than one JSON value on the line; write one JSON object a line"
@@ -104,8 +120,8 @@ def _constant(name: str) -> Any:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MAX_NUMBER:
-        raise _RefusedError("a number is too long")
+    if len(digits) > _ALWAYS_FINITE:
+        _float(digits)  # refuses what no double holds
     return int(digits)
 
 
@@ -118,6 +134,7 @@ def _float(digits: str) -> float:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_float
 )
+_GRAMMAR = json.JSONDecoder(parse_constant=str, parse_int=str, parse_float=str)
 
 
 @dataclass(slots=True)
@@ -209,4 +226,5 @@ def _number_problem(raw: str) -> str | None:
         finite = math.isfinite(float(raw))
     except ValueError:
         return None
-    return None if finite else f"the number {raw} is too large for a double; write it as a string"
+    shown = raw if len(raw) <= 40 else f"{raw[:37]}..."
+    return None if finite else f"the number {shown} is too large for a double; write it as a string"

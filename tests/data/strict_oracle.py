@@ -3,7 +3,7 @@
 Written from the RFC's grammar alone. It uses neither Python's json nor anything of nf4tui, so that agreement
 with nf4tui's reader means something. Values: dict, list, str, float, True, False, None.
 
-Two kinds of fault. SyntaxFault: no JSON text begins like this, or it ends too early. Faults of value (a key
+Two kinds of fault. NotJsonError: no JSON text begins like this, or it ends too early. Faults of value (a key
 given twice, a lone surrogate, a number beyond a double or of more than 400 characters, NaN and Infinity, which
 are no JSON but what other writers mean by it) leave the text readable, and are counted in `faults`.
 """
@@ -17,21 +17,22 @@ MAX_NUMBER = 400
 _WORDS: dict[bytes, Any] = {b"true": True, b"false": False, b"null": None}
 _FOREIGN = (b"NaN", b"Infinity", b"-Infinity")
 _ESCAPES = {0x22: '"', 0x5C: "\\", 0x2F: "/", 0x62: "\b", 0x66: "\f", 0x6E: "\n", 0x72: "\r", 0x74: "\t"}
-_DIGITS = b"0123456789"
-_HEX = b"0123456789abcdefABCDEF"
+_BLANKS = frozenset(b" \t\r\n")
+_DIGITS = frozenset(b"0123456789")
+_HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
-class SyntaxFault(Exception):
+class NotJsonError(Exception):
     """The text is no JSON."""
 
 
-class DepthFault(Exception):
+class TooDeepError(Exception):
     """More than MAX_DEPTH objects and arrays are open at once."""
 
 
 class JsonText:
     """One text, which must be valid UTF-8. value: what it says. faults: how many faults of value it has.
-    Raises SyntaxFault or DepthFault, whichever comes first in the text."""
+    Raises NotJsonError or TooDeepError, whichever comes first in the text."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -41,18 +42,18 @@ class JsonText:
         self.value = self._value(0)
         self._blanks()
         if self._at < len(data):
-            raise SyntaxFault
+            raise NotJsonError
 
     def _peek(self) -> int:
         return self._data[self._at] if self._at < len(self._data) else -1
 
     def _take(self, expected: bytes) -> None:
         if not self._data.startswith(expected, self._at):
-            raise SyntaxFault
+            raise NotJsonError
         self._at += len(expected)
 
     def _blanks(self) -> None:
-        while self._peek() in b" \t\r\n" and self._peek() >= 0:
+        while self._peek() in _BLANKS:
             self._at += 1
 
     def _value(self, depth: int) -> Any:
@@ -76,7 +77,7 @@ class JsonText:
 
     def _object(self, depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
-            raise DepthFault
+            raise TooDeepError
         self._take(b"{")
         self._blanks()
         found: dict[str, Any] = {}
@@ -99,7 +100,7 @@ class JsonText:
 
     def _array(self, depth: int) -> list[Any]:
         if depth > MAX_DEPTH:
-            raise DepthFault
+            raise TooDeepError
         self._take(b"[")
         self._blanks()
         found: list[Any] = []
@@ -121,7 +122,7 @@ class JsonText:
         start = self._at
         while (byte := self._peek()) != 0x22:
             if byte < 0x20:  # a control character, or the end
-                raise SyntaxFault
+                raise NotJsonError
             if byte != 0x5C:
                 self._at += 1
                 continue
@@ -138,7 +139,7 @@ class JsonText:
         if kind in _ESCAPES:
             return _ESCAPES[kind]
         if kind != 0x75:
-            raise SyntaxFault
+            raise NotJsonError
         first = self._hex4()
         if 0xD800 <= first < 0xDC00 and self._data.startswith(b"\\u", self._at):
             back = self._at
@@ -153,8 +154,8 @@ class JsonText:
 
     def _hex4(self) -> int:
         digits = self._data[self._at : self._at + 4]
-        if len(digits) < 4 or any(digit not in _HEX for digit in digits):
-            raise SyntaxFault
+        if len(digits) < 4 or not _HEX.issuperset(digits):
+            raise NotJsonError
         self._at += 4
         return int(digits, 16)
 
@@ -182,10 +183,10 @@ class JsonText:
 
     def _digits(self) -> None:
         start = self._at
-        while self._peek() in _DIGITS and self._peek() >= 0:
+        while self._peek() in _DIGITS:
             self._at += 1
         if self._at == start:
-            raise SyntaxFault
+            raise NotJsonError
 
 
 def utf8_fault(data: bytes) -> str | None:

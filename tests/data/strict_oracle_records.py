@@ -22,7 +22,7 @@ _SPEAKERS = {
 }
 
 
-class BadRecord(Exception):
+class BadRecordError(Exception):
     """The record breaks a rule."""
 
 
@@ -60,37 +60,38 @@ class _Reader:
         self._format: str | None = None
 
     def kind(self, number: int, line: bytes, raw: bytes, *, ended: bool) -> str:
+        """blank, good, bad or fatal. line: without its end; raw: with its carriage return."""
         if number == 1:
             head = raw[:4] + (b"\n" if ended else b"")
-            zeros = head[:4].count(0)
-            if line.startswith(_OTHER_ENCODINGS) or (len(head) >= 4 and 2 <= zeros <= 3):
+            if line.startswith(_OTHER_ENCODINGS) or (len(head) >= 4 and 2 <= head[:4].count(0) <= 3):
                 return "fatal"
             line = line.removeprefix(BOM)
         if not line.strip(b" \t\r"):
             return "blank"
-        fault = self._json.utf8_fault(line)
-        if fault == "bad" or (fault == "cut" and ended) or (fault is None and line.startswith(BOM)):
-            return "bad"
         try:
-            if fault == "cut":
-                raise self._json.SyntaxFault
-            text = self._json.JsonText(line)
-        except self._json.DepthFault:
+            return self._record_kind(self._object(line))
+        except self._json.NotJsonError:
+            return "bad" if ended else "fatal"  # torn
+        except (BadRecordError, self._json.TooDeepError):
             return "bad"
-        except self._json.SyntaxFault:
-            return "bad" if ended else "fatal"
-        if text.faults or not isinstance(text.value, dict):
-            return "bad"
-        found = _format_of(text.value)
+
+    def _object(self, line: bytes) -> dict[str, Any]:
+        fault = self._json.utf8_fault(line)
+        if fault == "cut":
+            raise self._json.NotJsonError
+        _need(fault is None and not line.startswith(BOM))
+        text = self._json.JsonText(line)
+        _need(not text.faults and isinstance(text.value, dict))
+        return dict(text.value)
+
+    def _record_kind(self, record: dict[str, Any]) -> str:
+        found = _format_of(record)
         if found is None:
             return "bad"
         if self._format not in (None, found):
             return "fatal"
         self._format = found
-        try:
-            getattr(self, f"_{found}")(text.value)
-        except BadRecord:
-            return "bad"
+        getattr(self, f"_{found}")(record)
         return "good"
 
     def _messages(self, record: dict[str, Any]) -> None:
@@ -192,8 +193,8 @@ class _Reader:
         """The value of a JSON text that stands in a string."""
         try:
             inner = self._json.JsonText(text.encode())
-        except (self._json.SyntaxFault, self._json.DepthFault):
-            raise BadRecord from None
+        except (self._json.NotJsonError, self._json.TooDeepError):
+            raise BadRecordError from None
         _need(not inner.faults)
         return inner.value
 
@@ -219,7 +220,7 @@ def _format_of(record: dict[str, Any]) -> str | None:
 
 def _need(condition: bool) -> None:
     if not condition:
-        raise BadRecord
+        raise BadRecordError
 
 
 def _filled_list(value: Any) -> list[Any]:
