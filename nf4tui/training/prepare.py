@@ -205,6 +205,11 @@ def _notes(
     notes = [LogEvent(level="info", message=f"chat form {tokenizer.form.name}; an answer ends with {ends}")]
     notes += [LogEvent(level="warning", message=note) for note in tokenizer.notes]
     notes += [
+        LogEvent(level="info", message=f"{file.path}: begins with a byte order mark, which is left out")
+        for file in report.files
+        if file.bom
+    ]
+    notes += [
         LogEvent(level="warning", message=f"{tally.count} {what}; the first: {tally.sources[0]}")
         for tally, what in losses
         if tally.count
