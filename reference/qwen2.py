@@ -61,7 +61,10 @@ class Qwen2Reference:
         paths = [name.removesuffix(".lora_A") for name in adapters if name.endswith(".lora_A")]
         return {
             path: LoraOperands.from_master(
-                adapters[f"{path}.lora_A"], adapters[f"{path}.lora_B"], self.lora.scaling, self.rnd
+                adapters[f"{path}.lora_A"],
+                adapters[f"{path}.lora_B"],
+                self.lora.scaling_of(path),
+                self.rnd,
             )
             for path in paths
         }

@@ -1,22 +1,18 @@
 """Runs a model's Jinja chat template, which is a program from a stranger, where it can do no harm.
 
-A child process with a limit on its memory and its time renders in Jinja's sandbox, set up as transformers
-does it (trim_blocks, lstrip_blocks, tojson without escapes, raise_exception, loop controls), and hands back plain text.
-`strftime_now` is not there: what is trained must not depend on the day. `python -m
-nf4tui.data.template_sandbox` is that child: a request on stdin, the texts on stdout, both JSON.
+A child process with limits (isolated.py) renders in Jinja's sandbox, set up as transformers does it
+(trim_blocks, lstrip_blocks, tojson without escapes, raise_exception, loop controls), and hands back plain
+text. `strftime_now` is not there: what is trained must not depend on the day.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from nf4tui.data.segments import RenderError
+from nf4tui.isolated import SECONDS, IsolatedError, run_isolated, serve
 
-MEMORY = 2**29  # bytes of address space
-SECONDS = 5
 LONGEST_TEXT = 2**24  # characters of one rendering
 LONGEST_OUTPUT = 2**27  # of all
 
@@ -48,36 +44,15 @@ def render_many(
         "template": template,
         "renderings": [asdict(rendering) for rendering in renderings],
         "variables": dict(variables or {}),
-        "seconds": seconds,
     }
     try:
-        child = subprocess.run(
-            [sys.executable, "-I", "-m", "nf4tui.data.template_sandbox"],
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            timeout=4 * seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RenderError("it took too long to run") from None
-    if child.returncode != 0:
-        raise RenderError("its run was ended: it needs too much time or memory")
-    answers = json.loads(child.stdout)
+        answers = run_isolated("nf4tui.data.template_sandbox", request, seconds=seconds)
+    except IsolatedError as error:
+        raise RenderError(str(error)) from None
     return [
         answer["text"] if "text" in answer else RenderError(f"it failed ({answer['error']})")
         for answer in answers
     ]
-
-
-def main() -> None:
-    """The child's work."""
-    import resource  # noqa: PLC0415 (the child's alone)
-
-    request = json.load(sys.stdin.buffer)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (request["seconds"],) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    json.dump(_answers(request), sys.stdout)
 
 
 def _answers(request: dict[str, Any]) -> list[dict[str, str]]:
@@ -122,4 +97,4 @@ def _answers(request: dict[str, Any]) -> list[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_answers)

@@ -6,9 +6,9 @@ from pathlib import Path
 from nf4tui.data.tokenizer import ChatTokenizer, check_vocabulary, load_tokenizer
 from nf4tui.engine import Engine
 from nf4tui.engines import choose_device, create_engine
-from nf4tui.models.adapter import read_adapter
+from nf4tui.models.adapter import check_base, read_adapter
 from nf4tui.models.hub import resolve_model
-from nf4tui.models.load import load_model
+from nf4tui.models.load import fingerprint, load_model
 from nf4tui.models.qwen2 import read_config
 
 
@@ -32,5 +32,8 @@ def load(model: str, adapter: str | None, device: str) -> Loaded:
     config = read_config(directory)
     check_vocabulary(tokenizer, config.vocab_size)
     lora, tensors = (None, None) if adapter is None else read_adapter(Path(adapter).expanduser(), config)
-    engine = create_engine(chosen, load_model(directory), lora, seed=0, adapters=tensors)
+    weights = load_model(directory)
+    if adapter is not None:
+        check_base(Path(adapter).expanduser(), fingerprint(weights))
+    engine = create_engine(chosen, weights, lora, seed=0, adapters=tensors)
     return Loaded(engine, tokenizer, config.max_position_embeddings)

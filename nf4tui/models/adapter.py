@@ -6,51 +6,31 @@ PEFT names a tensor `base_model.model.model.layers.3.self_attn.q_proj.lora_A.wei
 Every key must be accounted for: an adapter whose keys half match would train or merge as another model.
 """
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nf4tui.engine import Tensors
-from nf4tui.errors import InputError
+from nf4tui.errors import InputError, TrainingFailedError
 from nf4tui.lora import PROJECTIONS, LoraConfig, block_of, projection_path
+from nf4tui.models.peft_config import config_text, read_lora_config
 from nf4tui.models.quoting import quoted
-from nf4tui.models.qwen2 import HF_BLOCKS, Qwen2Config, module_name, read_json_object
+from nf4tui.models.qwen2 import HF_BLOCKS, Qwen2Config, read_json_object
 from nf4tui.models.safetensors_file import open_safetensors
+from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import first_ten
 from nf4tui.reference.bf16 import widen
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."
+_BASE = "nf4tui_base_sha256"  # in the weights' metadata: models.load.fingerprint of the base
 _PEFT = re.compile(
     r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,5})\.(?:self_attn|mlp)\.(\w+)\.(lora_[AB])(?:\.default)?\.weight"
-)
-# Fields that change what the adapter computes and are not implemented: (field, values that mean "off").
-_UNSUPPORTED: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("use_dora", (None, False)),
-    ("bias", (None, "none")),
-    ("lora_bias", (None, False)),
-    ("modules_to_save", (None, [])),
-    ("rank_pattern", (None, {})),
-    ("alpha_pattern", (None, {})),
-    ("fan_in_fan_out", (None, False)),
-    ("layers_to_transform", (None,)),
-    ("layer_replication", (None,)),
-    ("exclude_modules", (None, [])),
-    ("target_parameters", (None, [])),
-    ("trainable_token_indices", (None, [])),
-    ("alora_invocation_tokens", (None,)),
-    ("use_qalora", (None, False)),
-    ("use_bdlora", (None, False)),
-    # pissa, olora, corda and loftq also change the base weights.
-    ("init_lora_weights", (None, True, False, "gaussian", "orthogonal", "eva")),
-    ("megatron_config", (None,)),
 )
 
 
@@ -73,10 +53,10 @@ def our_name(name: str) -> str | None:
 def tensor_shapes(config: Qwen2Config, lora: LoraConfig) -> dict[str, tuple[int, int]]:
     """Every adapter tensor's shape by our name, in canonical order."""
     shapes: dict[str, tuple[int, int]] = {}
-    for name in lora.tensor_names(config.num_hidden_layers):
-        _, _, _, projection, part = name.split(".")
-        out, into = config.projection_shape(projection)
-        shapes[name] = (lora.rank, into) if part == "lora_A" else (out, lora.rank)
+    for module in lora.adapted(config.num_hidden_layers):
+        out, into = config.projection_shape(module.path.rpartition(".")[2])
+        shapes[f"{module.path}.lora_A"] = (module.rank, into)
+        shapes[f"{module.path}.lora_B"] = (out, module.rank)
     return shapes
 
 
@@ -90,7 +70,7 @@ def check_tensors(
     if foreign := sorted(name for name in found if name not in needed):
         raise InputError(f"{where}: adapter tensors that its config does not imply: {first_ten(foreign)}")
     wrong = [
-        f"{name} is {list(found[name])}, the model and rank {lora.rank} need {list(shape)}"
+        f"{name} is {list(found[name])}, the model and rank {min(shape)} need {list(shape)}"
         for name, shape in needed.items()
         if tuple(found[name]) != shape
     ]
@@ -108,7 +88,7 @@ def read_adapter(directory: Path, config: Qwen2Config) -> tuple[LoraConfig, Tens
             "; adapter_model.bin is a pickle and is refused, save it again as safetensors" if pickled else ""
         )
         raise InputError(f"{directory}: no {WEIGHTS}{hint}")
-    lora = _read_lora_config(directory / CONFIG, config)
+    lora = read_lora_config(directory / CONFIG, config)
     file = open_safetensors(directory / WEIGHTS)
     names: dict[str, str] = {}
     foreign = []
@@ -123,6 +103,7 @@ def read_adapter(directory: Path, config: Qwen2Config) -> tuple[LoraConfig, Tens
     if foreign:
         raise InputError(
             f"{file.path}: not LoRA matrices of a Qwen2 projection: {first_ten(sorted(foreign))}"
+            f"{_foreign_hint(foreign)}"
         )
     check_tensors(
         str(file.path), config, lora, {name: file.tensors[saved].shape for name, saved in names.items()}
@@ -139,106 +120,54 @@ def read_adapter(directory: Path, config: Qwen2Config) -> tuple[LoraConfig, Tens
     return lora, tensors
 
 
-def _read_lora_config(path: Path, config: Qwen2Config) -> LoraConfig:
-    raw = read_json_object(path)
-
-    def refuse(field: str, why: str) -> InputError:
-        return InputError(f"{path}: {field} is {quoted(raw.get(field))}: {why}")
-
-    if raw.get("peft_type") != "LORA":
-        raise refuse("peft_type", "only LORA adapters are supported")
-    for field, off in _UNSUPPORTED:
-        if raw.get(field) not in off:
-            raise refuse(field, "not supported")
-    rank: Any = raw.get("r")
-    alpha: Any = raw.get("lora_alpha")
-    dropout: Any = raw.get("lora_dropout", 0.0)
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise refuse("r", "must be a positive whole number")
-    if not _is_finite(alpha) or alpha <= 0:
-        raise refuse("lora_alpha", "must be a positive number")
-    if not _is_finite(dropout) or not 0 <= dropout < 1:
-        raise refuse("lora_dropout", "must be at least 0 and below 1")
-    rslora = raw.get("use_rslora", False)
-    if not isinstance(rslora, bool):
-        raise refuse("use_rslora", "must be true or false")
-    targets = _targets(raw.get("target_modules"), config)
-    if not targets:
-        raise refuse("target_modules", f"must name some of {', '.join(PROJECTIONS)}")
-    return LoraConfig(rank=rank, alpha=float(alpha), rslora=rslora, targets=targets, dropout=float(dropout))
+def _foreign_hint(names: list[str]) -> str:
+    """What foreign tensors are, where their names say it."""
+    for part, what in (
+        ("lora_magnitude_vector", "DoRA is not supported"),
+        ("lora_embedding_", "adapters on embeddings are not supported"),
+        ("modules_to_save", "fully trained modules are not supported"),
+    ):
+        if any(part in name for name in names):
+            return f" ({what})"
+    return ""
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
-
-
-def _targets(given: object, config: Qwen2Config) -> tuple[str, ...]:
-    """target_modules as PEFT reads it: names (suffixes of a module's name), or one regular expression that
-    must match whole module names. Empty if it is neither, or does not treat all layers alike."""
-    if given == "all-linear":
-        return PROJECTIONS
-    if isinstance(given, list) and all(name in PROJECTIONS for name in given):
-        return tuple(name for name in PROJECTIONS if name in given)
-    if not isinstance(given, str):
-        return ()
-    try:
-        pattern = re.compile(given)
-    except (re.error, OverflowError, RecursionError):
-        return ()
-    chosen = []
-    for projection in PROJECTIONS:
-        matches = {
-            pattern.fullmatch(module_name(layer, projection)) is not None
-            for layer in range(config.num_hidden_layers)
-        }
-        if len(matches) > 1:
-            return ()
-        if matches == {True}:
-            chosen.append(projection)
-    return tuple(chosen)
+def check_base(directory: Path, base_sha256: str) -> None:
+    """Raises InputError, both sides named, if the adapter says that it was trained on another base than the
+    one with this fingerprint. Only adapters that nf4tui wrote say so."""
+    stated = open_safetensors(directory / WEIGHTS).metadata.get(_BASE)
+    if stated is not None and stated != base_sha256:
+        name = read_json_object(directory / CONFIG).get("base_model_name_or_path")
+        raise InputError(
+            f"{directory}: was trained on another base, {quoted(name)} with hash {quoted(stated[:12])}, but this"
+            f" one has {base_sha256[:12]}; use the model that it was trained on"
+        )
 
 
 def write_adapter(
-    directory: Path, config: Qwen2Config, lora: LoraConfig, tensors: Tensors, *, base_model: str
+    directory: Path,
+    config: Qwen2Config,
+    lora: LoraConfig,
+    tensors: Tensors,
+    *,
+    base_model: str,
+    base_sha256: str | None = None,
 ) -> None:
     """Writes both files into an existing directory and fsyncs them. The bytes are a function of the
-    arguments. `base_model` becomes base_model_name_or_path."""
+    arguments. `base_model` becomes base_model_name_or_path; base_sha256 is what check_base compares.
+    Raises TrainingFailedError, before anything is written, if a value is not finite."""
     check_tensors("adapter", config, lora, {name: array.shape for name, array in tensors.items()})
-    from safetensors.numpy import save  # noqa: PLC0415 - keeps readers free of the library
-
-    saved: dict[str, NDArray[np.float32]] = {
-        peft_name(name): np.ascontiguousarray(tensors[name], dtype=np.float32)
-        for name in lora.tensor_names(config.num_hidden_layers)
-    }
-    _write_durably(directory / WEIGHTS, save(saved, metadata={"format": "pt"}))
-    text = json.dumps(_peft_config(lora, base_model), indent=2, sort_keys=True) + "\n"
-    _write_durably(directory / CONFIG, text.encode())
-
-
-def _peft_config(lora: LoraConfig, base_model: str) -> dict[str, Any]:
-    alpha = int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha
-    return {
-        "alpha_pattern": {},
-        "base_model_name_or_path": base_model,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "init_lora_weights": True,
-        "lora_alpha": alpha,
-        "lora_dropout": lora.dropout,
-        "modules_to_save": None,
-        "peft_type": "LORA",
-        "r": lora.rank,
-        "rank_pattern": {},
-        "target_modules": sorted(lora.targets),
-        "task_type": "CAUSAL_LM",
-        "use_dora": False,
-        "use_rslora": lora.rslora,
-    }
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
+    saved: dict[str, NDArray[np.float32]] = {}
+    for name in lora.tensor_names(config.num_hidden_layers):
+        tensor = np.ascontiguousarray(tensors[name], dtype=np.float32)
+        bad = tensor.size - int(np.count_nonzero(np.isfinite(tensor)))
+        if bad:
+            raise TrainingFailedError(f"{name} has {bad} non-finite values; the adapter is not written")
+        saved[peft_name(name)] = tensor
+    metadata = {"format": "pt"} | ({} if base_sha256 is None else {_BASE: base_sha256})
+    specs = {name: TensorSpec("F32", tensor.shape) for name, tensor in saved.items()}
+    write_safetensors(directory / WEIGHTS, specs, saved.values(), metadata=metadata)
+    with (directory / CONFIG).open("w", encoding="utf-8") as file:
+        file.write(config_text(lora, config, base_model))
         file.flush()
         os.fsync(file.fileno())

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nf4tui.models.qwen2 import Qwen2Config, tensor_schema
+from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import INDEX, SINGLE
 from nf4tui.reference.bf16 import bf16_from_float32
 
@@ -92,21 +93,6 @@ def _shard_name(number: int) -> str:
 
 
 def write_tensors(path: Path, tensors: dict[str, NDArray[np.uint16]]) -> None:
-    """Writes a new safetensors file of bfloat16 tensors (as uint16 bits). By hand: the safetensors
-    library's NumPy side has no bfloat16."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, bits in tensors.items():
-        header[name] = {
-            "dtype": "BF16",
-            "shape": list(bits.shape),
-            "data_offsets": [offset, offset + bits.nbytes],
-        }
-        offset += bits.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("xb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for bits in tensors.values():
-            file.write(np.ascontiguousarray(bits).data)
+    """Writes a new safetensors file of bfloat16 tensors (as uint16 bits)."""
+    specs = {name: TensorSpec("BF16", bits.shape) for name, bits in tensors.items()}
+    write_safetensors(path, specs, tensors.values())

@@ -57,10 +57,11 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsFile:
-    """The verified header of one file."""
+    """The verified header of one file. metadata: its `__metadata__`."""
 
     path: Path
     tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str]
 
     def read(self, name: str, rows: slice | None = None) -> NDArray[Any]:
         """The tensor, or a contiguous range of its first dimension, in its stored dtype (bfloat16 as
@@ -126,7 +127,10 @@ def open_safetensors(path: Path) -> SafetensorsFile:
             "(truncated, or not a safetensors file)"
         )
     entries = _parse_header(path, header)
-    return SafetensorsFile(path, _check_layout(path, entries, 8 + length, size))
+    metadata = entries.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise InputError(f"{path}: its __metadata__ must map names to text; the file is damaged")
+    return SafetensorsFile(path, _check_layout(path, entries, 8 + length, size), metadata)
 
 
 def _parse_header(path: Path, header: bytes) -> dict[str, Any]:
@@ -154,7 +158,6 @@ def _parse_header(path: Path, header: bytes) -> dict[str, Any]:
 def _check_layout(
     path: Path, entries: dict[str, Any], data_start: int, file_size: int
 ) -> dict[str, TensorInfo]:
-    entries.pop("__metadata__", None)
     tensors: dict[str, TensorInfo] = {}
     for name, entry in entries.items():
         tensors[name] = _tensor_info(path, name, entry, data_start)

@@ -21,8 +21,9 @@ from nf4tui.data.tokenizer import ChatTokenizer, check_vocabulary, load_tokenize
 from nf4tui.engine import Batch, Tensors
 from nf4tui.engines import choose_device, create_engine
 from nf4tui.errors import InputError
+from nf4tui.lora import LoraConfig
 from nf4tui.lora_init import initial_adapters
-from nf4tui.models.adapter import read_adapter
+from nf4tui.models.adapter import check_base, read_adapter
 from nf4tui.models.hub import resolve_model
 from nf4tui.models.load import fingerprint, load_model
 from nf4tui.models.qwen2 import Qwen2Config, read_config
@@ -40,8 +41,11 @@ MOST_STEPS_UNSAVED = 500
 DEFAULT_PROBE_EVERY = 50
 
 
-def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prepared:
-    """Loads and checks all that a run needs. `explicit`: the settings that the user named.
+def prepare(
+    config: TrainConfig, explicit: frozenset[str] = frozenset(), checkpoint: Path | None = None
+) -> Prepared:
+    """Loads and checks all that a run needs. `explicit`: the settings that the user named. `checkpoint`: of a
+    resumed run; its adapter stands for the one that the run began with, which may have changed or gone.
 
     Raises InputError for whatever is wrong with settings, data, model or adapter, CannotRunError where this
     machine has not the device or the memory.
@@ -53,7 +57,8 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
     model = read_config(model_dir)
     check_vocabulary(tokenizer, model.vocab_size)
     config = _with_window(config, model, explicit)
-    config, adapters = _with_adapter(config, model, explicit)
+    adapter = _adapter_of(config, checkpoint)
+    config, lora, adapters = _with_adapter(config, adapter, model, explicit)
     cache = TokenCache(cache_directory() / "tokens")
     data = _samples(config, tokenizer, cache)
     training, validation = data.training, data.validation
@@ -71,26 +76,30 @@ def prepare(config: TrainConfig, explicit: frozenset[str] = frozenset()) -> Prep
     )
     first_batch = plan.micro_batches(1)[0]
     weights = load_model(model_dir)
+    base = fingerprint(weights)
+    if adapter is not None:
+        check_base(adapter, base)
     if adapters is None:
-        adapters = initial_adapters(model, config.lora, config.seed)
-    engine = create_engine(device, weights, config.lora, seed=config.seed, adapters=adapters)
+        adapters = initial_adapters(model, lora, config.seed)
+    engine = create_engine(device, weights, lora, seed=config.seed, adapters=adapters)
     epoch = plan.steps_per_epoch
     cache.save()
     return Prepared(
         config=config,
+        lora=lora,
         model=model,
         engine=engine,
         plan=plan,
         validation=validation_batches,
         validation_samples=len(validation),
         check_batch=validation_batches[0] if validation_batches else first_batch,
-        probe=_probe(config, weights, adapters, engine.device, first_batch),
+        probe=_probe(config, lora, weights, adapters, engine.device, first_batch),
         total_steps=config.steps or plan.steps_in(config.epochs or DEFAULT_EPOCHS),
         eval_every=config.eval_every or epoch,
         save_every=config.save_every or min(epoch, MOST_STEPS_UNSAVED),
         probe_every=config.parity_every or DEFAULT_PROBE_EVERY,
         circumstances=Circumstances(
-            base=fingerprint(weights),
+            base=base,
             data=circumstances.fingerprint([*training, *validation]),
             device=engine.device,
             processor=circumstances.processor(),
@@ -124,23 +133,28 @@ def _with_window(config: TrainConfig, model: Qwen2Config, explicit: frozenset[st
     return dataclasses.replace(config, max_seq_len=longest)
 
 
-def _with_adapter(
-    config: TrainConfig, model: Qwen2Config, explicit: frozenset[str]
-) -> tuple[TrainConfig, Tensors | None]:
-    """The adapter to go on from, whose rank, scaling and targets the run takes over."""
+def _adapter_of(config: TrainConfig, checkpoint: Path | None) -> Path | None:
+    """The folder of the adapter to go on from."""
     if config.adapter is None:
-        return config, None
-    lora, tensors = read_adapter(Path(config.adapter).expanduser(), model)
+        return None
+    return Path(config.adapter).expanduser() if checkpoint is None else checkpoint
+
+
+def _with_adapter(
+    config: TrainConfig, adapter: Path | None, model: Qwen2Config, explicit: frozenset[str]
+) -> tuple[TrainConfig, LoraConfig, Tensors | None]:
+    """The adapter to go on from, whose modules, ranks and scalings the run takes over."""
+    if adapter is None:
+        return config, config.lora, None
+    lora, tensors = read_adapter(adapter, model)
     settled = dataclasses.replace(
         config, rank=lora.rank, alpha=lora.alpha, rslora=lora.rslora, targets=lora.targets
     )
     for name in explicit & {"rank", "alpha", "rslora", "targets"}:
         asked, found = getattr(config, name), getattr(settled, name)
         if (sorted(asked) != sorted(found)) if name == "targets" else (asked != found):
-            raise InputError(
-                f"--{name} {asked}: the adapter {config.adapter} has {found}; leave the flag out"
-            )
-    return settled, tensors
+            raise InputError(f"--{name} {asked}: the adapter {adapter} has {found}; leave the flag out")
+    return settled, dataclasses.replace(lora, dropout=config.dropout), tensors
 
 
 def _samples(config: TrainConfig, tokenizer: ChatTokenizer, cache: TokenCache) -> _Data:
@@ -179,12 +193,17 @@ def _mixture(config: TrainConfig, data: Dataset, training: list[Sample]) -> Mixt
 
 
 def _probe(
-    config: TrainConfig, weights: ModelWeights, adapters: Tensors, device: str, batch: Batch
+    config: TrainConfig,
+    lora: LoraConfig,
+    weights: ModelWeights,
+    adapters: Tensors,
+    device: str,
+    batch: Batch,
 ) -> PrecisionProbe | None:
     """The precision probe, for a model on the CPU that is small enough."""
     if config.parity == "off" or device != "cpu" or parameters(weights.config) > MAX_PARAMETERS:
         return None
-    exact = ReferenceEngine(weights, config.lora, dtype=np.float64, adapters=adapters)
+    exact = ReferenceEngine(weights, lora, dtype=np.float64, adapters=adapters)
     return PrecisionProbe(exact, probe_batch(batch))
 
 

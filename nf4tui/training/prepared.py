@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from nf4tui.config import TrainConfig
 from nf4tui.data.batches import BatchPlan
 from nf4tui.engine import Batch, Engine, Update
+from nf4tui.lora import LoraConfig
 from nf4tui.models.qwen2 import Qwen2Config
 from nf4tui.runs.events import LogEvent
 from nf4tui.schedule import auto_lr, learning_rate
@@ -14,12 +15,14 @@ from nf4tui.training.precision import PrecisionProbe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """config: with what depends on model and adapter settled. validation: empty where there is none.
+    """config: with what depends on model and adapter settled. lora: the adapters' settings, config.lora unless
+    the run goes on from an adapter whose modules differ. validation: empty where there is none.
     check_batch: on it the adapter read back must give the loss it had. counts: about the data, by name.
     notes: what the run should say about itself at its start. eos_token_ids: what generation from the adapter
     stops at, the end that answers were trained with first."""
 
     config: TrainConfig
+    lora: LoraConfig
     model: Qwen2Config
     engine: Engine
     plan: BatchPlan

@@ -8,6 +8,7 @@ Nothing is written before everything that can be refused has been.
 import signal
 from collections.abc import Generator
 from contextlib import closing
+from pathlib import Path
 
 from nf4tui.config import TrainConfig
 from nf4tui.errors import CannotRunError, InputError, Nf4tuiError, TrainingFailedError
@@ -44,7 +45,7 @@ def attempt(
                 yield LogEvent(level="info", message=f"{run.path}: already finished at step {done.step}")
                 yield done
                 return
-            prepared = _prepare(config, frozenset())
+            prepared = _prepare(config, frozenset(), _newest_path(run))
             yield from _recorded(prepared, run, signals, [])
         return
     directory.check_free(run)
@@ -62,9 +63,9 @@ def exit_code(last: Event | None, signals: StopSignals) -> int:
     return 128 + (signals.received or signal.SIGTERM)
 
 
-def _prepare(config: TrainConfig, explicit: frozenset[str]) -> Prepared:
+def _prepare(config: TrainConfig, explicit: frozenset[str], checkpoint: Path | None = None) -> Prepared:
     try:
-        return prepare(config, explicit)
+        return prepare(config, explicit, checkpoint)
     except MemoryError:
         raise CannotRunError(
             f"{config.model}: not enough memory to load it; free some, or take a smaller model"
@@ -111,6 +112,12 @@ def _as_failure(error: Exception, run: RunDirectory) -> Nf4tuiError | None:
             return TrainingFailedError("out of memory; --resume with more of it goes on")
         case _:
             return None
+
+
+def _newest_path(run: RunDirectory) -> Path | None:
+    """The newest checkpoint that verifies, if any."""
+    found = (found.path for found in snapshot.usable(run.checkpoints) if isinstance(found, Snapshot))
+    return next(found, None)
 
 
 def _newest(prepared: Prepared, run: RunDirectory, notes: list[LogEvent]) -> Snapshot | None:

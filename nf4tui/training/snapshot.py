@@ -57,7 +57,14 @@ def save(checkpoints: Path, prepared: Prepared, progress: Progress) -> Path:
     }
 
     def fill(folder: Path) -> None:
-        write_adapter(folder, prepared.model, config.lora, engine.adapters(), base_model=config.model)
+        write_adapter(
+            folder,
+            prepared.model,
+            prepared.lora,
+            engine.adapters(),
+            base_model=config.model,
+            base_sha256=prepared.circumstances.base,
+        )
         save_file(moments, folder / _OPTIMIZER)
         (folder / STATE).write_text(json.dumps(state, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -84,11 +91,11 @@ def load(snapshot: Snapshot, prepared: Prepared) -> None:
 
 def load_adapter(folder: Path, prepared: Prepared) -> None:
     """Puts an adapter folder's tensors into the engine. Raises InputError unless every name, every shape
-    and the scaling are those of the run."""
+    and every scaling are those of the run."""
     found, tensors = read_adapter(folder, prepared.model)
-    lora = prepared.config.lora
-    if found.scaling != lora.scaling:
-        raise InputError(f"{folder}: scales by {found.scaling}, but this run by {lora.scaling}")
+    layers = prepared.model.num_hidden_layers
+    if found.rslora != prepared.lora.rslora or [*found.adapted(layers)] != [*prepared.lora.adapted(layers)]:
+        raise InputError(f"{folder}: its modules, ranks or scalings are not those of this run")
     prepared.engine.load_adapters(tensors)
 
 

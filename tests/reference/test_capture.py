@@ -93,7 +93,7 @@ def test_taps_add_up(engine: ReferenceEngine, make_batch: Callable[..., Batch]) 
     path = "layers.1.mlp.down_proj"
     xa = taps["layers.1.mlp.swiglu"] @ adapters[f"{path}.lora_A"].T
     assert rel_l2(taps[f"{path}.lora_xa"], xa) < 1e-13
-    delta = LORA.scaling * xa @ adapters[f"{path}.lora_B"].T
+    delta = LORA.scaling_of(path) * xa @ adapters[f"{path}.lora_B"].T
     assert rel_l2(taps[f"{path}.lora_delta"], delta) < 1e-13
     base = taps["layers.1.mlp.swiglu"] @ engine.model.parameters.matrix(1, "down_proj").T
     assert rel_l2(taps[path], base + delta) < 1e-13

@@ -114,7 +114,8 @@ def test_training_goes_on_from_an_adapter_and_takes_over_its_shape(tmp_path: Pat
     second = tiny.config(tmp_path / "second", adapter=str(tmp_path / "first/adapter"))
     prepared = prepare(second)
     lora, tensors = read_adapter(tmp_path / "first/adapter", prepared.model)
-    assert prepared.config.lora.scaling == lora.scaling == first.lora.scaling
+    path = "layers.0.attn.q_proj"
+    assert prepared.lora.scaling_of(path) == lora.scaling_of(path) == first.lora.scaling_of(path)
     assert prepared.engine.adapters().keys() == tensors.keys()
     assert all((prepared.engine.adapters()[name] == tensor).all() for name, tensor in tensors.items())
     with pytest.raises(InputError, match=r"--rank 2: the adapter .* has 3"):

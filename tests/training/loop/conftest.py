@@ -188,6 +188,7 @@ def make_prepared(
     batches = tuple(evaluation_batches(held_out, batch_size=2, seq_len=16))
     return Prepared(
         config=config,
+        lora=config.lora,
         model=MODEL,
         engine=FakeEngine(config, poison),
         plan=plan,
