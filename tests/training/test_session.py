@@ -10,6 +10,10 @@ import pytest
 
 from nf4tui.config import TrainConfig
 from nf4tui.errors import InputError, TrainingFailedError
+from nf4tui.lora import LoraConfig, ModuleLora
+from nf4tui.lora_init import initial_adapters
+from nf4tui.models.adapter import read_adapter, write_adapter
+from nf4tui.models.qwen2 import read_config
 from nf4tui.runs import checkpoint
 from nf4tui.runs.event_log import EventLog, read_events
 from nf4tui.runs.events import (
@@ -207,3 +211,39 @@ def test_a_learning_rate_that_blows_up_ends_with_an_error_event_and_never_a_zero
     failed = [event for event in events if isinstance(event, StepEvent) and not event.applied]
     assert len(failed) == 3 and all(event.nonfinite_tensor for event in failed)
     assert '"loss": null' in (tmp_path / "run/events.jsonl").read_text()
+
+
+def test_a_run_from_an_adapter_goes_on_when_that_adapter_is_gone(tmp_path: Path, tiny: Any) -> None:
+    """With modules, ranks and scalings of the adapter's own, which no setting of the run could say."""
+    lora = LoraConfig(
+        rank=2,
+        alpha=4.0,
+        targets=("q_proj", "down_proj"),
+        modules=(ModuleLora("layers.0.attn.q_proj", 2, 3.0), ModuleLora("layers.0.mlp.down_proj", 3, 4.0)),
+    )
+    model = read_config(Path(tiny.model))
+    start = tmp_path / "start"
+    start.mkdir()
+    write_adapter(start, model, lora, initial_adapters(model, lora, 1), base_model="base")
+    whole = tiny.config(tmp_path / "whole", adapter=str(start))
+    train(whole)
+    found, _ = read_adapter(tmp_path / "whole/adapter", model)
+    assert found.modules == lora.modules
+    broken_off = tiny.config(tmp_path / "run", adapter=str(start))
+    train_until_checkpoint(broken_off)
+    shutil.rmtree(start)
+    assert isinstance(train(broken_off, resume=True)[-1], DoneEvent)
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (tmp_path / "run/adapter" / name).read_bytes() == (
+            tmp_path / "whole/adapter" / name
+        ).read_bytes()
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path: Path, tiny: Any) -> None:
+    model = read_config(Path(tiny.model))
+    lora = LoraConfig(rank=2, alpha=4.0)
+    tensors = initial_adapters(model, lora, 1)
+    write_adapter(tmp_path, model, lora, tensors, base_model="other", base_sha256="ab" * 32)
+    with pytest.raises(InputError, match="was trained on another base, 'other' with hash 'abababababab'"):
+        train(tiny.config(tmp_path / "run", adapter=str(tmp_path)))
+    assert not (tmp_path / "run").exists()
