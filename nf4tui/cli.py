@@ -4,6 +4,7 @@ Every command's work is in commands/, imported when it runs, so that `nf4tui --h
 """
 
 import errno
+import io
 import json
 import os
 import sys
@@ -29,6 +30,10 @@ for command in cli_commands.COMMANDS:
 
 def main() -> NoReturn:
     """Runs the command of sys.argv and exits with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that is not UTF-8 gets escapes for what it cannot show, and no failure.
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -19,7 +19,7 @@ from nf4tui.models.safetensors_file import SafetensorsFile, TensorInfo, open_saf
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _LONGEST_NAME = 255  # bytes, of one file name on Linux
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.npz", "*.npy")  # NumPy pickles arrays of objects
 
 
 def first_ten(names: list[str]) -> str:
@@ -65,7 +65,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
         return Checkpoint(file.path, dict.fromkeys(file.tensors, file))
     if any(next(directory.glob(pattern), None) for pattern in _PICKLES):
         raise InputError(
-            f"{directory}: only pickled weights (.bin, .pt), which can run code when opened and are refused; "
+            f"{directory}: only pickled weights (.bin, .pt, .npz), which can run code when opened and are refused; "
             "convert them with transformers' save_pretrained(safe_serialization=True)"
         )
     raise InputError(f"{directory}: no {SINGLE} and no {INDEX}")
