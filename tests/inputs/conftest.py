@@ -20,7 +20,9 @@ from nf4tui.models.random_checkpoint import write_random_checkpoint
 ROOT = Path(__file__).parents[2]
 # What may not reach a terminal from data: C0, DEL and C1, soft hyphen, zero-width and bidi characters, line
 # separators, the byte-order mark.
-HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+HIDDEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
+)
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TINY = Qwen2Config(
     vocab_size=272,
@@ -34,6 +36,11 @@ TINY = Qwen2Config(
     rms_norm_eps=1e-6,
     tie_word_embeddings=True,
 )
+
+
+@pytest.fixture
+def hidden() -> re.Pattern[str]:
+    return HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
