@@ -96,13 +96,14 @@ def check_free(run: RunDirectory) -> None:
         raise InputError(f"{run.path}: a run exists here; go on with it by --resume, or name another --out")
     try:
         foreign = _foreign(run)
-        parent = next(folder for folder in (run.path, *run.path.parents) if folder.exists())
+        parent = next(folder for folder in (run.path, *run.path.parents) if os.path.lexists(folder))
     except OSError as error:
         raise InputError(f"{run.path}: cannot be used ({error.strerror}); name another --out") from None
     if foreign is not None:
         raise InputError(f"{run.path}: is not empty (it holds {foreign}); name another folder with --out")
     if not parent.is_dir():
-        raise InputError(f"{parent}: is a file, so {run.path} cannot be made; name another --out")
+        what = "is a file" if parent.exists() else "is a link to nowhere"
+        raise InputError(f"{parent}: {what}, so {run.path} cannot be made; name another --out")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{parent}: cannot be written; name another --out")
 

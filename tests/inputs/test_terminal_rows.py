@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 # Clipboard, title, clear screen, C1, DEL, bidi, zero-width, line separators, markup that Textual would obey.
 ESCAPES = "\x1b]52;c;aGFja2Vk\x07\x1b]0;owned\x07\x1b[2J"
 MARKUP = "[bold]x[/][/[@click=app.quit]y"
-EVIL = f"{ESCAPES}\x9b31m\x9d0;t\x9c\x7f\u202eevil\u2066\u200b\u2028\ufeff{MARKUP}"
+EVIL = f"\x7f\x9b31m\u202eevil\u2066\u200b\u2028\ufeff\x9d0;t\x9c{ESCAPES}{MARKUP}"
 NAME = EVIL.replace("/", "")  # of a file
 SHOWN = "\\x1b]52;c;aGFja2Vk\\x07"
 
@@ -127,8 +127,14 @@ def edit(path: Path, **fields: Any) -> None:
 
 
 def with_tensor(model: Path) -> None:
-    header = json.dumps({f"{EVIL}\n": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    """One more tensor behind the others."""
+    path = model / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    header[f"{EVIL}\n"] = {"dtype": "U8", "shape": [1], "data_offsets": [len(body), len(body) + 1]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body + b"\0")
 
 
 def with_entry(model: Path) -> None:
@@ -226,5 +232,5 @@ def test_the_text_of_an_exception_that_nobody_expected_is_one_harmless_line(
     found = nf4tui(*words)
     assert (found.code, found.out) == (code, "")
     assert not hidden.search(found.err) and found.err.count("\n") == 1
-    assert f"a bug in nf4tui (ValueError: {SHOWN}" in found.err
+    assert "a bug in nf4tui (ValueError: \\x7f\\x9b31m" in found.err and SHOWN in found.err
     assert "Traceback" in next(place.glob("nf4tui-crash-*.txt")).read_text(encoding="utf-8")
