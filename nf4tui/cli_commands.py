@@ -216,6 +216,26 @@ def generate(
     )
 
 
+def merge(
+    *,
+    model: Model = None,
+    adapter: Annotated[str | None, _flag("PEFT adapter to merge.")] = None,
+    out: Annotated[str | None, _flag("New directory for the merged model.")] = None,
+    into: Annotated[
+        str, _flag("dequantised: the NF4 matrices trained with; original: the stored ones.")
+    ] = "dequantised",
+    quantise: Annotated[bool, _flag("Store NF4 in bitsandbytes' layout instead of bf16.")] = False,
+    data: Annotated[str | None, _flag("JSONL file to measure on (default: built-in sentences).")] = None,
+    as_json: Json = False,
+) -> int:
+    """Write base and adapter as one model, and measure it against the trained one."""
+    from nf4tui.commands.merge import run
+
+    return run(
+        model=model, adapter=adapter, out=out, into=into, quantise=quantise, data=data, as_json=as_json
+    )
+
+
 def verify(
     *,
     case: Annotated[str | None, _flag("Directory of a recorded oracle.")] = None,
@@ -238,4 +258,4 @@ def doctor(*, as_json: Json = False) -> int:
 
 evaluate.__name__ = "eval"  # the command's name is a builtin's
 
-COMMANDS = (train, watch, data, evaluate, generate, verify, doctor)
+COMMANDS = (train, watch, data, evaluate, generate, merge, verify, doctor)

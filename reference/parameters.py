@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from nf4tui.lora import PROJECTIONS
-from nf4tui.models.weights import ModelWeights
+from nf4tui.models.weights import ModelWeights, Nf4Tensor
 from nf4tui.reference.nf4 import nf4_dequantize
-from nf4tui.reference.rounding import Rounding
+from nf4tui.reference.rounding import Point, Rounding
 
 Array = NDArray[Any]
 
@@ -41,12 +41,15 @@ class Parameters:
         return x.astype(self.dtype, copy=False)
 
     def matrix(self, layer: int, projection: str) -> Array:
-        """The dequantised weight [out, in]."""
+        """The dequantised weight [out, in]. A dense one is rounded where a dequantised one is."""
         key = (layer, projection)
         if key in self._kept:
             return self._kept[key]
         tensor = self.source.layers[layer].projections[projection]
-        matrix = nf4_dequantize(tensor.packed, tensor.absmax, tensor.shape, self.dtype, self._rnd)
+        if isinstance(tensor, Nf4Tensor):
+            matrix = nf4_dequantize(tensor.packed, tensor.absmax, tensor.shape, self.dtype, self._rnd)
+        else:
+            matrix = self._rnd(tensor.float32(), Point.WEIGHT).astype(self.dtype, copy=False)
         if self._keeps:
             self._kept[key] = matrix
         return matrix

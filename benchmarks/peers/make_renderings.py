@@ -97,7 +97,9 @@ def main() -> None:
     qwen25 = (arguments.templates / "qwen2.5_chat_template.jinja").read_text(encoding="utf-8")
     doubled = qwen25.replace('{\\"name\\": <', '{{\\"name\\": <').replace("json-object>}", "json-object>}}")
     assert doubled != qwen25
-    base = qwen25.replace("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "You are a helpful assistant.")
+    base = qwen25.replace(
+        "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "You are a helpful assistant."
+    )
     templates = {
         "qwen2.5": qwen25,
         "qwen2.5-double-braces": doubled,

@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nf4tui.data.chat_form import ChatForm, NativeForm
-from nf4tui.data.chatml import CALL_EXAMPLE, TURN_END, TURN_START, ChatStyle, render
+from nf4tui.data.chatml import CALL_EXAMPLE, PLAIN, TURN_END, TURN_START, ChatStyle, render
 from nf4tui.data.messages import parse_messages
 from nf4tui.data.segments import RenderError, text_of
 from nf4tui.data.template_form import TemplateForm
 from nf4tui.data.template_sandbox import Rendering, render_many
 from nf4tui.errors import InputError
-
-PLAIN = ChatStyle("chatml", None, "", False, CALL_EXAMPLE)
 
 _STRING = r"'((?:[^'\\\n]|\\.)*)'"
 _DEFAULT_TURN = re.compile(r"'<\|im_start\|>system\\n((?:[^'\\\n]|\\.)*?)<\|im_end\|>\\n'")

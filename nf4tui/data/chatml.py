@@ -43,6 +43,14 @@ class ChatStyle:
     example: str
 
 
+PLAIN = ChatStyle("chatml", None, "", False, CALL_EXAMPLE)
+# Plain ChatML for other programs, where a model has no template of its own.
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 _QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 QWEN25 = ChatStyle("qwen2.5", _QWEN, _QWEN, True, CALL_EXAMPLE)
 

@@ -49,7 +49,8 @@ class ChatTokenizer:
     """Text to ids and back. Built by load_tokenizer.
 
     control_tokens: id by text of the special tokens. form: how the model writes conversations. end_token_id:
-    what an answer ends with. eos_token_ids: all ids that generation stops at. document_end: the control
+    what an answer ends with. has_template: whether the model
+    has a chat template of its own. eos_token_ids: all ids that generation stops at. document_end: the control
     token between documents. size: one more than the largest id. notes: what a user should know about the
     ends in use. identity: a hash of all that ids and masks depend on.
     """
@@ -65,6 +66,7 @@ class ChatTokenizer:
         has_template: bool,
     ) -> None:
         self.form = form
+        self.has_template = has_template
         self.control_tokens = control_tokens
         self.end_token_id = self.control_tokens[form.end]
         self.eos_token_ids = ends.ids | {self.end_token_id}

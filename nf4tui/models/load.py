@@ -96,8 +96,8 @@ def fingerprint(weights: ModelWeights) -> str:
         digest.update(layer.attn_norm.data)
         digest.update(layer.mlp_norm.data)
         for name in PROJECTIONS:
-            digest.update(layer.projections[name].packed.data)
-            digest.update(layer.projections[name].absmax.data)
+            digest.update(layer.nf4(name).packed.data)
+            digest.update(layer.nf4(name).absmax.data)
         for name in BIASED_PROJECTIONS:
             digest.update(layer.biases[name].data)
     digest.update(weights.final_norm.data)

@@ -1,7 +1,7 @@
 """A model's frozen parameters in host memory: NF4 projections, everything else in its stored precision."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,15 +48,31 @@ class DenseTensor:
         return np.asarray(part, dtype=np.float32)
 
 
+class DenseMatrix(Protocol):
+    """A projection that is not quantised: of a merged model, held in memory or made when it is asked for."""
+
+    def float32(self) -> NDArray[np.float32]:
+        """[out, in]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """attn_norm, mlp_norm: [D] float32 (Hugging Face: input_layernorm, post_attention_layernorm).
-    projections: by name (lora.PROJECTIONS). biases: q_proj, k_proj, v_proj only, [out] float32."""
+    projections: by name (lora.PROJECTIONS); dense only where a merged model is measured.
+    biases: q_proj, k_proj, v_proj only, [out] float32."""
 
     attn_norm: NDArray[np.float32]
     mlp_norm: NDArray[np.float32]
-    projections: dict[str, Nf4Tensor]
+    projections: dict[str, Nf4Tensor | DenseMatrix]
     biases: dict[str, NDArray[np.float32]]
+
+    def nf4(self, projection: str) -> Nf4Tensor:
+        """A projection in NF4. Raises TypeError for a dense one."""
+        tensor = self.projections[projection]
+        if not isinstance(tensor, Nf4Tensor):
+            raise TypeError(f"{projection} is not quantised")
+        return tensor
 
 
 @dataclass(frozen=True, slots=True)

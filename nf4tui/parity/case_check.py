@@ -77,7 +77,7 @@ def _nf4(case: Case, weights: ModelWeights) -> Iterator[tuple[str, bool]]:
     """Whether our quantiser's bytes are the recorded ones, for every matrix."""
     for layer, projection, weight in projection_weights(weights.config):
         module = weight.removesuffix(".weight")
-        ours = weights.layers[layer].projections[projection]
+        ours = weights.layers[layer].nf4(projection)
         for part, array in (("packed", ours.packed), ("absmax", ours.absmax)):
             name = f"nf4.{module}.{part}"
             if name not in case.golden.tensors:
