@@ -16,7 +16,7 @@ from nf4tui.runs import directory
 from nf4tui.runs.directory import RunDirectory
 from nf4tui.runs.event_log import read_events
 from nf4tui.runs.events import DoneEvent, ErrorEvent, Event, LogEvent, StartEvent
-from nf4tui.runs.settings import read_settings, resumed, with_absolute_paths
+from nf4tui.runs.settings import read_settings, resumed, to_toml, with_absolute_paths
 from nf4tui.runs.status import read_status
 from nf4tui.training import snapshot
 from nf4tui.training.loop import train
@@ -49,7 +49,9 @@ def attempt(
             yield from _recorded(prepared, run, signals, [])
         return
     directory.check_free(run)
-    prepared = _prepare(with_absolute_paths(config), explicit)
+    config = with_absolute_paths(config)
+    to_toml(config)  # refuses a path that config.toml cannot hold, before anything is read
+    prepared = _prepare(config, explicit)
     notes = [LogEvent(level="info", message=f"{run.path}: no run to resume; beginning it")] if resume else []
     with directory.begin(run, prepared.config):
         yield from _recorded(prepared, run, signals, notes)

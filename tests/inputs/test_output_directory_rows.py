@@ -164,6 +164,16 @@ def test_a_tilde_is_the_home_folder_for_every_path(
     assert (home / "a run/adapter").is_dir() and not (place / "~").exists()
 
 
+@pytest.mark.parametrize("what", ["data", "model", "eval_data"])
+def test_a_path_that_is_not_utf_8_is_refused_before_anything_is_written(
+    place: Path, data: Path, model: Path, refused: Run, train: Run, what: str
+) -> None:
+    """A run's config.toml could not hold it."""
+    odd = {"data": data, "model": model, "eval_data": data}[what].rename(place / "caf\udce9")
+    words = {"data": train(data=odd), "model": train(model=odd), "eval_data": train("--eval-data", odd)}[what]
+    refused(*words, says=(f"{what} ", "caf\\udce9': is not valid UTF-8; rename the file or folder"))
+
+
 # Places and disks that do not take it.
 
 
