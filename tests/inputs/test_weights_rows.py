@@ -109,14 +109,6 @@ def repeated(header: bytes, body: bytes) -> tuple[bytes, bytes]:
     return header.rstrip()[:-1] + b', "model.norm.weight": ' + entry + b"}", body
 
 
-def blank_first(header: bytes, body: bytes) -> tuple[bytes, bytes]:
-    return b"  " + header, body
-
-
-def trailing(header: bytes, body: bytes) -> tuple[bytes, bytes]:
-    return header, body + b"#!/bin/sh\n"
-
-
 def moved_by(step: int) -> Callable[[bytes, bytes], tuple[bytes, bytes]]:
     def change(header: bytes, body: bytes) -> tuple[bytes, bytes]:
         entries = json.loads(header)
@@ -126,19 +118,15 @@ def moved_by(step: int) -> Callable[[bytes, bytes], tuple[bytes, bytes]]:
     return change
 
 
-def cut(header: bytes, body: bytes) -> tuple[bytes, bytes]:
-    return header, body[:-1]
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (repeated, "the name 'model.norm.weight' occurs twice in its header"),
-        (blank_first, "its header does not begin with '{'"),
-        (trailing, "10 bytes after the last tensor"),
+        (lambda header, body: (b"  " + header, body), "its header does not begin with '{'"),
+        (lambda header, body: (header, body + b"#!/bin/sh\n"), "10 bytes after the last tensor"),
         (moved_by(-16), "overlaps another tensor"),
         (moved_by(16), "leaves a gap before it"),
-        (cut, "truncated: its header describes"),
+        (lambda header, body: (header, body[:-1]), "truncated: its header describes"),
     ],
     ids=["twice", "blank", "trailing", "overlap", "gap", "cut"],
 )
