@@ -75,6 +75,10 @@ def find_run(path: Path) -> RunDirectory:
     run = RunDirectory(path.expanduser().absolute())
     if not run.config.is_file():
         raise InputError(f"{path}: is not a run directory (no config.toml in it)")
+    for part in (run.status, run.events):
+        # A FIFO or a device could keep a reader waiting for ever.
+        if part.exists() and not (part.is_file() or part.is_dir()):
+            raise InputError(f"{part}: is not a plain file; this is not a run directory of nf4tui")
     return run
 
 

@@ -122,6 +122,14 @@ def test_what_is_there_already_is_refused_and_left_as_it_is(
         refused(*train("--resume"))
 
 
+@pytest.mark.parametrize("part", ["config.toml", "events.jsonl", "status.json"])
+def test_a_run_that_nobody_could_finish_reading_is_not_watched(place: Path, refused: Run, part: str) -> None:
+    make_run(place / "run")
+    (place / "run" / part).unlink(missing_ok=True)
+    os.mkfifo(place / "run" / part)
+    refused("watch", "run", says=("run",))
+
+
 @pytest.mark.parametrize(
     "make", [make_file, make_fifo, make_dangling, make_loop], ids=lambda make: make.__name__
 )
