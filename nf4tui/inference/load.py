@@ -14,9 +14,11 @@ from nf4tui.models.qwen2 import read_config
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """window: the most tokens that the model was made for."""
+    """window: the most tokens that the model was made for. base: the same weights without the adapter; the
+    engine itself where there is no adapter."""
 
     engine: Engine
+    base: Engine
     tokenizer: ChatTokenizer
     window: int
 
@@ -36,4 +38,5 @@ def load(model: str, adapter: str | None, device: str) -> Loaded:
     if adapter is not None:
         check_base(Path(adapter).expanduser(), fingerprint(weights))
     engine = create_engine(chosen, weights, lora, seed=0, adapters=tensors)
-    return Loaded(engine, tokenizer, config.max_position_embeddings)
+    base = engine if lora is None else create_engine(chosen, weights, None, seed=0)
+    return Loaded(engine, base, tokenizer, config.max_position_embeddings)

@@ -1,7 +1,9 @@
 """Choosing the next token from logits: greedy, or temperature with top-k and top-p (nucleus) sampling.
 
-Nucleus sampling: Holtzman et al. 2019, arXiv 1904.09751. The n-th choice is a function of the logits, the
-seed and n.
+Nucleus sampling: Holtzman et al. 2019, arXiv 1904.09751. Before all else, the repetition penalty p of CTRL
+(Keskar et al. 2019, arXiv 1909.05858) on every token of the prompt and the answer so far: its logit is
+divided by p where positive and multiplied by p where negative, as transformers does. The n-th choice is a
+function of the logits, the tokens seen, the seed and n.
 """
 
 import math
@@ -17,12 +19,14 @@ from nf4tui.reference.softmax import softmax_forward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """temperature 0: greedy, the rest unused. top_k 0 and top_p 1: no restriction."""
+    """temperature 0: greedy, without top_p and top_k. top_k 0 and top_p 1: no restriction.
+    repetition_penalty 1: none."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    repetition_penalty: float = 1.0
 
     def check(self) -> None:
         """Raises InputError that names the flag out of range."""
@@ -32,17 +36,26 @@ class Sampling:
             raise InputError(f"--top-p {self.top_p}: must be above 0 and at most 1")
         if self.top_k < 0:
             raise InputError(f"--top-k {self.top_k}: must be 0 or positive")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise InputError(f"--repetition-penalty {self.repetition_penalty}: must be a positive number")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"--seed {self.seed}: must be from 0 to 2^63 - 1")
 
 
-def choose(logits: NDArray[Any], sampling: Sampling, number: int) -> int:
-    """The token of logits [V]; `number` counts the tokens generated before it.
+def choose(
+    logits: NDArray[Any], sampling: Sampling, number: int, seen: NDArray[np.bool_] | None = None
+) -> int:
+    """The token of logits [V]; `number` counts the tokens generated before it. seen [V]: the tokens that the
+    repetition penalty is for.
 
     Raises TrainingFailedError where a logit is not finite: any choice would be arbitrary.
     """
     if not np.isfinite(logits).all():
         raise TrainingFailedError(f"token {number + 1}: the model's logits are not finite; it is damaged")
+    if seen is not None and sampling.repetition_penalty != 1:
+        penalty = logits.dtype.type(sampling.repetition_penalty)
+        penalised = np.where(logits > 0, logits / penalty, logits * penalty)
+        logits = np.where(seen, penalised, logits)
     if sampling.temperature == 0:
         return int(logits.argmax())
     order = np.argsort(-logits, kind="stable")

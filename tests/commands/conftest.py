@@ -1,5 +1,6 @@
 """nf4tui as a process, in a folder of its own, with an empty home."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -47,6 +48,18 @@ def run(tmp_path: Path, environment: dict[str, str]) -> Run:
         )
 
     return call
+
+
+@pytest.fixture(scope="session")
+def terminal() -> type[Any]:
+    """The pseudo-terminal of the dashboard's tests."""
+    path = Path(__file__).parents[1] / "dashboard/terminal.py"
+    spec = importlib.util.spec_from_file_location("commands_terminal", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: type[Any] = module.Terminal
+    return found
 
 
 def chat(question: str, answer: str) -> dict[str, Any]:

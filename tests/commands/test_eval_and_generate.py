@@ -123,9 +123,56 @@ def test_what_the_model_says_cannot_reach_the_terminal_as_control_sequences(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sample_model: Path
 ) -> None:
     from nf4tui.commands import generate
-    from nf4tui.inference import generate as inference
+    from nf4tui.inference import answer
     from nf4tui.inference.sampling import Sampling
 
-    monkeypatch.setattr(inference, "stream_text", lambda ids, tokenizer: iter(["a\x1b", "]0;x\x07\u202eb\n"]))
+    monkeypatch.setattr(answer, "stream_text", lambda ids, tokenizer: iter(["a\x1b", "]0;x\x07\u202eb\n"]))
     assert generate.run(model=str(sample_model), prompt="x", sampling=Sampling()) == 0
     assert capsys.readouterr().out == "a\\x1b]0;x\\x07\\u202eb\n\n"
+
+
+def test_generate_answers_the_record_that_was_asked_for(run: Run, sample_model: Path, data: Path) -> None:
+    def generated(*arguments: Any) -> Any:
+        return run("generate", "--model", sample_model, "--messages", data, "--max-tokens", "5", *arguments)
+
+    first, third = generated(), generated("--record", "3")
+    assert first.stderr.startswith("(record 1 of 8; --record chooses another)\n")
+    assert third.stderr.startswith("(record 3 of 8;")
+    for number in ("0", "9"):
+        refused = generated("--record", number)
+        assert refused.returncode == 2 and f"--record {number}: {data} holds 8 records" in refused.stderr
+
+
+def test_generate_compares_the_base_with_the_adapter(run: Run, sample_model: Path, adapter: Path) -> None:
+    arguments = ("generate", "--model", sample_model, "--prompt", "Is 3 even?", "--max-tokens", "9")
+    alone = {
+        name: json.loads(run(*arguments, *flags, "--json").stdout)
+        for name, flags in (("base", ()), ("adapter", ("--adapter", adapter)))
+    }
+    both = json.loads(run(*arguments, "--adapter", adapter, "--compare", "--json").stdout)
+    for name in alone:
+        assert both[name] == {key: alone[name][key] for key in ("text", "tokens", "finish")}
+    assert both["base"] != both["adapter"]
+    shown = run(*arguments, "--adapter", adapter, "--compare").stdout
+    assert shown.startswith("base:\n") and "\nadapter:\n" in shown
+    refused = run(*arguments, "--compare")
+    assert refused.returncode == 2 and "--compare: needs --adapter" in refused.stderr
+
+
+def test_generate_stops_before_a_text_and_penalises_repetition(run: Run, sample_model: Path) -> None:
+    arguments = (
+        "generate",
+        "--model",
+        sample_model,
+        "--prompt",
+        "Who are you?",
+        "--max-tokens",
+        "60",
+        "--json",
+    )
+    whole = json.loads(run(*arguments).stdout)["text"]
+    word = whole.split()[2]
+    cut = json.loads(run(*arguments, "--stop", "never", "--stop", word).stdout)
+    assert (cut["text"], cut["finish"]) == (whole[: whole.index(word)], "stop_text")
+    other = json.loads(run(*arguments, "--repetition-penalty", "3").stdout)["text"]
+    assert other != whole

@@ -23,15 +23,23 @@ def test_the_last_answer_is_left_out_and_one_is_not_needed(
 ) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(record, indent=indent), encoding="utf-8")
-    found = read_conversation(str(path))
+    found, count = read_conversation(str(path))
+    assert count == 1
     assert [(message.role, message.content) for message in found.messages] == [("user", "Hi")]
     assert found.tools == ({"name": "f"},)
 
 
-def test_of_jsonl_the_first_record_is_taken(tmp_path: Path) -> None:
+def test_of_jsonl_the_record_that_is_asked_for_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(f"\n{json.dumps(ANSWERED)}\n[broken\n")
-    assert read_conversation(str(path)).messages[0].content == "Hi"
+    other = {"messages": [{"role": "user", "content": "Hu"}]}
+    path.write_text(f"\n{json.dumps(ANSWERED)}\n[broken\n{json.dumps(other)}\n")
+    for number, content in ((1, "Hi"), (3, "Hu")):
+        found, count = read_conversation(str(path), number)
+        assert (found.messages[0].content, count) == (content, 3)
+    with pytest.raises(InputError, match=r"a\.jsonl:3:2:"):
+        read_conversation(str(path), 2)
+    with pytest.raises(InputError, match=r"--record 4: .*a\.jsonl holds 3 records"):
+        read_conversation(str(path), 4)
 
 
 @pytest.mark.parametrize(

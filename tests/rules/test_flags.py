@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from nf4tui.cli_commands import TrainFlags
+from nf4tui.cli_flags import TrainFlags
 from nf4tui.config import TrainConfig
 
 
