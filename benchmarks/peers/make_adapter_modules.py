@@ -38,6 +38,9 @@ CONFIGS: list[dict[str, Any]] = [
     {"target_modules": ["q_proj"], "layers_to_transform": [1, 2], "layers_pattern": "layers"},
     {"target_modules": ["v_proj"], "layers_to_transform": [1, 2], "layers_pattern": ["h", "layers"]},
     {"target_modules": ["v_proj"], "layers_to_transform": []},
+    {"target_modules": ["v_proj", "model.layers.3.mlp.up_proj"], "layers_to_transform": [1]},
+    {"target_modules": ["q_proj"], "layers_to_transform": [2, 5], "exclude_modules": ["5.self_attn.q_proj"]},
+    {"target_modules": "All-Linear", "rank_pattern": {r".*\.\d\.mlp\.\w+": 3}},
     {"target_modules": SEVEN, "rank_pattern": {"q_proj": 2, "down_proj": 16}},
     {"target_modules": SEVEN, "alpha_pattern": {"mlp.up_proj": 64, "o_proj": 3}},
     {

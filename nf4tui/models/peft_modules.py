@@ -2,8 +2,8 @@
 
     targets    a list: a module's full name, or the end of it after a dot; text: a regular expression that
                matches full names whole; `all-linear`. exclude_modules is read alike, and wins.
-    layers     layers_to_transform keeps a list of layers (with a list of targets only); layers_pattern names
-               the list that they are counted in.
+    layers     layers_to_transform keeps a list of layers, of a list of targets only, and without effect on
+               full names; layers_pattern names the list that they are counted in.
     ranks      of rank_pattern's keys, regular expressions for the end of a name, the first that matches wins;
                alpha_pattern likewise (PEFT 0.21: check_target_module_exists, get_pattern_key).
 
@@ -21,6 +21,7 @@ from nf4tui.isolated import IsolatedError, run_isolated, serve
 _PLAIN = re.compile(r"[\w.]*")
 _MAX_PATTERNS = 10_000
 _MAX_LENGTH = 2**16
+_SECONDS = 2  # of processor time; 80 layers against the long expressions that Unsloth writes take 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def matches(patterns: Patterns, names: Sequence[str]) -> list[Match]:
         answer = _answer(request)
     else:
         try:
-            answer = run_isolated("nf4tui.models.peft_modules", request)
+            answer = run_isolated("nf4tui.models.peft_modules", request, seconds=_SECONDS)
         except IsolatedError as error:
             raise ValueError(f"its regular expressions: {error}") from None
     if "error" in answer:
@@ -62,8 +63,9 @@ def matches(patterns: Patterns, names: Sequence[str]) -> list[Match]:
 
 def _has_only_names(patterns: Patterns) -> bool:
     """Whether no pattern can be more than a name: a dot may match any character, but nothing repeats."""
-    if isinstance(patterns.targets, str) or isinstance(patterns.excluded, str):
-        return patterns.targets == "all-linear" and not isinstance(patterns.excluded, str)
+    is_expression = isinstance(patterns.targets, str) and not _is_all_linear(patterns.targets)
+    if is_expression or isinstance(patterns.excluded, str):
+        return False
     keys = [*patterns.rank_pattern, *patterns.alpha_pattern, *patterns.layers_pattern]
     return all(_PLAIN.fullmatch(key) for key in keys)
 
@@ -88,11 +90,11 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 def _is_target(patterns: Patterns, name: str) -> bool:
     if patterns.excluded and _named(patterns.excluded, name):
         return False
-    if patterns.targets == "all-linear":
+    if _is_all_linear(patterns.targets):
         return True
     if not _named(patterns.targets, name):
         return False
-    if isinstance(patterns.targets, str) or not patterns.layers:
+    if isinstance(patterns.targets, str) or name in patterns.targets or not patterns.layers:
         return True
     if not patterns.layers_pattern:
         found = re.match(r".*?\.[^.]*\.(?P<idx>\d+)\.", name)
@@ -100,6 +102,10 @@ def _is_target(patterns: Patterns, name: str) -> bool:
         tries = (re.match(rf"(?:^|.*?\.){p}\.(?P<idx>\d+)\.", name) for p in patterns.layers_pattern)
         found = next((match for match in tries if match), None)
     return found is not None and int(found["idx"]) in patterns.layers
+
+
+def _is_all_linear(targets: list[str] | str) -> bool:
+    return isinstance(targets, str) and targets.lower() == "all-linear"
 
 
 def _named(wanted: list[str] | str, name: str) -> bool:
