@@ -72,7 +72,7 @@ def _step_of(adapter: str | None) -> int | None:
     """The training step of an adapter that nf4tui wrote; None where nothing says it."""
     if adapter is None:
         return None
-    from nf4tui.models.qwen2 import read_json_object
+    from nf4tui.small_files import read_json_object
 
     state = Path(adapter).expanduser() / "state.json"
     step = read_json_object(state).get("step") if state.is_file() else None

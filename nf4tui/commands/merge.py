@@ -143,7 +143,7 @@ def _write(target: Path, merge: "Merge", model: Path, tokenizer: "ChatTokenizer"
 def _write_tokenizer(folder: Path, model: Path, tokenizer: "ChatTokenizer") -> None:
     """The tokenizer's files, the template that conversations were written with, and the ends in use."""
     from nf4tui.data.chatml import PLAIN_TEMPLATE
-    from nf4tui.models.qwen2 import read_json_object
+    from nf4tui.small_files import read_json_object
 
     for name in _TOKENIZER_FILES:
         if (model / name).exists():

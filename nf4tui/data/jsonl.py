@@ -11,14 +11,14 @@ InputError. Memory: one line at a time.
 
 import codecs
 import hashlib
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from typing import Any, BinaryIO
 
 from nf4tui.data import strict_json
 from nf4tui.errors import InputError
+from nf4tui.small_files import open_regular
 
 MAX_LINE = 16 * 2**20
 
@@ -73,7 +73,7 @@ class JsonlFile:
     def __iter__(self) -> Iterator[Line]:
         """Raises InputError: not a readable regular file, another encoding, a line over the limit."""
         try:
-            with _open_regular(self.path) as file:
+            with _open(self.path) as file:
                 yield from self._lines(file)
         except OSError as error:
             raise InputError(
@@ -169,17 +169,11 @@ def _refuse_other_encodings(path: str, data: bytes) -> None:
         raise InputError(f"{path}:1:1: the file is {name} without a mark, not UTF-8; save it as UTF-8")
 
 
-def _open_regular(path: str) -> BinaryIO:
-    """Opens a regular file; never blocks on a FIFO. Raises InputError, OSError."""
+def _open(path: str) -> BinaryIO:
+    """Opens a regular file. Raises InputError, OSError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return BufferedReader(open_regular(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the path") from None
     except ValueError:
         raise InputError(f"{path!r}: not a file name; check the path") from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise InputError(f"{path}: is {kind}; give a JSONL file")
-    return os.fdopen(descriptor, "rb")

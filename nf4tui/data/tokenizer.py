@@ -9,7 +9,6 @@ else the model's files name: `eos_token_id` of generation_config.json, `eos_toke
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from nf4tui.data.chat_form import ChatForm
 from nf4tui.data.chat_template import form_of
 from nf4tui.data.chatml import TURN_END, TURN_START
 from nf4tui.errors import InputError
+from nf4tui.small_files import read_json_object, read_text
 
 DOCUMENT_END = "<|endoftext|>"
 
@@ -215,28 +215,12 @@ def _ends(
 
 def _read(path: Path) -> str | None:
     """The text of a file, None if there is none. Raises InputError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text; download it again") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+    return read_text(path) if path.exists() or path.is_symlink() else None
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file, {} if there is none. Raises InputError."""
-    text = _read(path)
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON ({_one_line(error)}); download it again") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: must hold a JSON object; download it again")
-    return value
+    return read_json_object(path) if path.exists() or path.is_symlink() else {}
 
 
 def _one_line(error: Exception) -> str:

@@ -18,12 +18,13 @@ from nf4tui.engine import Tensors
 from nf4tui.errors import InputError, TrainingFailedError
 from nf4tui.lora import PROJECTIONS, LoraConfig, block_of, projection_path
 from nf4tui.models.peft_config import config_text, read_lora_config
-from nf4tui.models.quoting import quoted
-from nf4tui.models.qwen2 import HF_BLOCKS, Qwen2Config, read_json_object
+from nf4tui.models.qwen2 import HF_BLOCKS, Qwen2Config
 from nf4tui.models.safetensors_file import open_safetensors
 from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import first_ten
+from nf4tui.quoting import quoted
 from nf4tui.reference.bf16 import widen
+from nf4tui.small_files import read_json_object
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nf4tui.errors import InputError
-from nf4tui.models.quoting import quoted
 from nf4tui.models.weights import NF4_BLOCK, Nf4Tensor
+from nf4tui.quoting import quoted
 from nf4tui.reference.nf4 import CODE
 
 STATE_SUFFIX = ".quant_state.bitsandbytes__nf4"

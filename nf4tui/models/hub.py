@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nf4tui.errors import InputError
-from nf4tui.models.quoting import quoted
+from nf4tui.quoting import quoted
 
 # Never pickles: weights are taken as safetensors only.
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "merges.txt"]

@@ -24,13 +24,13 @@ from nf4tui.models.qwen2 import (
     module_name,
     projection_weights,
     read_config,
-    read_json_object,
     tensor_schema,
 )
 from nf4tui.models.shards import Checkpoint, first_ten, open_checkpoint
 from nf4tui.models.weights import DenseTensor, LayerWeights, ModelWeights, Nf4Tensor
 from nf4tui.reference.bf16 import widen
 from nf4tui.reference.nf4 import nf4_quantize
+from nf4tui.small_files import read_json_object
 
 Quantizer = Callable[[NDArray[Any]], tuple[NDArray[np.uint8], NDArray[np.float32]]]
 

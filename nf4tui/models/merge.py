@@ -20,12 +20,13 @@ from nf4tui.engine import Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig, projection_path
 from nf4tui.models.double_quantize import QUANTIZATION_CONFIG, nf4_specs, nf4_tensors
-from nf4tui.models.qwen2 import projection_weights, read_json_object, tensor_schema
+from nf4tui.models.qwen2 import projection_weights, tensor_schema
 from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import INDEX, SINGLE, Checkpoint
 from nf4tui.models.weights import ModelWeights, Nf4Tensor
 from nf4tui.reference.bf16 import bf16_from_float32, widen
 from nf4tui.reference.nf4 import nf4_dequantize, nf4_quantize
+from nf4tui.small_files import read_json_object
 
 SHARD_BYTES = 5 * 10**9  # transformers' default
 _NAME = "model-{:05d}-of-{:05d}.safetensors"

@@ -12,8 +12,9 @@ from typing import Any
 from nf4tui.errors import InputError
 from nf4tui.lora import PROJECTIONS, LoraConfig, ModuleLora, projection_path
 from nf4tui.models.peft_modules import Match, Patterns, matches
-from nf4tui.models.quoting import quoted
-from nf4tui.models.qwen2 import Qwen2Config, module_name, read_json_object
+from nf4tui.models.qwen2 import Qwen2Config, module_name
+from nf4tui.quoting import quoted
+from nf4tui.small_files import read_json_object
 
 _OFF: tuple[Any, ...] = (None, False, "", [], {})
 # What changes the adapter's arithmetic and is not implemented: field -> values that mean "off", what to do.

@@ -4,8 +4,6 @@ Read strictly: a field that would change the arithmetic and is not implemented (
 window, another activation) is refused by name, since ignoring it trains another model without an error.
 """
 
-import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +11,11 @@ from typing import Any
 
 from nf4tui.errors import InputError
 from nf4tui.lora import PROJECTIONS, block_of
-from nf4tui.models.quoting import quoted
-from nf4tui.models.safetensors_file import open_regular
+from nf4tui.quoting import quoted
+from nf4tui.small_files import read_json_object
 
 _DEFAULT_ROPE_THETA = 10000.0  # transformers' Qwen2Config
 _DEFAULT_EPS = 1e-6
-_MAX_JSON_BYTES = 64 * 2**20
 _MAX_LAYERS = 1000  # bounds the list of tensors that a config can make us write down
 HF_BLOCKS = {"attn": "self_attn", "mlp": "mlp"}
 BIASED_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -86,32 +83,6 @@ def projection_weights(config: Qwen2Config) -> Iterator[tuple[int, str, str]]:
     for layer in range(config.num_hidden_layers):
         for projection in PROJECTIONS:
             yield layer, projection, f"{module_name(layer, projection)}.weight"
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises InputError if it cannot be read, is not one or names a key twice."""
-
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in table:
-                raise InputError(f"{path}: the name {quoted(name)} occurs twice; keep the right one")
-            table[name] = value
-        return table
-
-    try:
-        with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > _MAX_JSON_BYTES:
-                raise InputError(f"{path}: larger than {_MAX_JSON_BYTES} bytes; not a model's JSON file")
-            data = file.read(_MAX_JSON_BYTES)
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=no_duplicates)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON in UTF-8 ({error})") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: must be a JSON object")
-    return value
 
 
 def read_config(directory: Path) -> Qwen2Config:

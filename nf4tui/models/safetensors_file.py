@@ -10,11 +10,9 @@ Memory: the header, and whatever `read` returns.
 import json
 import math
 import os
-import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nf4tui.errors import InputError
-from nf4tui.models.quoting import quoted
+from nf4tui.quoting import quoted
+from nf4tui.small_files import open_regular
 
 MAX_HEADER_BYTES = 100 * 2**20  # the library's own limit
 _PICKLE_MAGIC = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
@@ -90,16 +89,6 @@ class SafetensorsFile:
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
         return out
-
-
-def open_regular(path: Path) -> FileIO:
-    """A regular file, open for unbuffered reading. Raises OSError, or InputError if it is something else."""
-    # O_NONBLOCK: opening a FIFO must not wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise InputError(f"{path}: not a regular file; put the file itself there")
-    return FileIO(descriptor, "rb")
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:

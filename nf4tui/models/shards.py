@@ -12,9 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from nf4tui.errors import InputError
-from nf4tui.models.quoting import quoted
-from nf4tui.models.qwen2 import read_json_object
 from nf4tui.models.safetensors_file import SafetensorsFile, TensorInfo, open_safetensors
+from nf4tui.quoting import quoted
+from nf4tui.small_files import read_json_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from nf4tui.engine import PADDING, Batch, Update
 from nf4tui.errors import InputError
 from nf4tui.models.adapter import our_name
-from nf4tui.models.qwen2 import Qwen2Config, read_json_object
+from nf4tui.models.qwen2 import Qwen2Config
 from nf4tui.models.safetensors_file import SafetensorsFile, open_safetensors
 from nf4tui.models.shards import first_ten
+from nf4tui.small_files import read_json_object
 
 Array = NDArray[Any]
 

@@ -163,8 +163,8 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name, expected in (
-        ("fifo", "is not a regular file"),
-        (".", "is a folder"),
+        ("fifo", "not a regular file; "),
+        (".", "not a regular file but a folder"),
         ("missing", "no such file"),
         ("link", "no such file"),
         ("a\0b", "not a file name"),

@@ -1,6 +1,7 @@
 """A model directory's tokenizer files, good and broken."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,9 @@ def test_broken_files_are_refused_by_name(folder: Path) -> None:
     config.write_text("{")
     assert refusal(folder).startswith("tokenizer_config.json: not valid JSON")
     config.write_text("[]")
-    assert refusal(folder).startswith("tokenizer_config.json: must hold a JSON object")
+    assert refusal(folder).startswith("tokenizer_config.json: must be a JSON object")
     config.write_bytes(b"\xff")
-    assert refusal(folder).startswith("tokenizer_config.json: is not UTF-8")
+    assert refusal(folder).startswith("tokenizer_config.json: is not text in UTF-8")
     write_config(folder, eos_token="<eos>")
     assert refusal(folder).startswith("tokenizer_config.json: 'eos_token' is '<eos>'")
     write_config(folder, chat_template=5)
@@ -141,3 +142,23 @@ def test_a_tokenizer_without_chat_tokens_is_refused(folder: Path) -> None:
     path.write_text(path.read_text().replace("<|im_end|>", "<|im_over|>"))
     write_config(folder)
     assert ": its tokenizer has no special token <|im_end|>, which its chat form (chatml)" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"]
+)
+def test_what_is_no_regular_file_is_refused_without_waiting(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert refusal(folder).startswith(f"{name}: not a regular file")
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    assert refusal(folder).startswith(f"{name}: not a regular file")
+    (folder / name).unlink()
+    (folder / name).symlink_to("nowhere")
+    assert refusal(folder).startswith(f"{name}: cannot be read: No such file")
+
+
+def test_a_name_given_twice_is_refused(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>", "eos_token": "<|endoftext|>"}')
+    assert refusal(folder) == "tokenizer_config.json: the name 'eos_token' occurs twice; keep the right one"

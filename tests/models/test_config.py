@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nf4tui.errors import InputError
-from nf4tui.models.qwen2 import Qwen2Config, read_config, read_json_object
+from nf4tui.models.qwen2 import Qwen2Config, read_config
+from nf4tui.small_files import read_json_object
 
 Refused = Callable[..., str]
 Edit = Callable[..., None]
@@ -173,7 +174,7 @@ def test_fields_that_agree_are_accepted(directory: Path, edit: Edit) -> None:
     [
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
-        (b"\xff\xfe{\x00", "not valid JSON in UTF-8"),
+        (b"\xff\xfe{\x00", "is not text in UTF-8"),
         (b"[" * 100_000, "not valid JSON"),
         (b'{"vocab_size": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b"[]", "must be a JSON object"),

@@ -80,6 +80,7 @@ OTHER = TrainConfig(
     grad_accum=2,
     max_seq_len=99,
     packing=False,
+    weights=(1.0, 2.5),
     format="messages",
     overlong="error",
     skip_bad=True,
