@@ -108,7 +108,7 @@ def prepare(
         ),
         counts=_counts(data, plan),
         notes=_notes(config, model, engine.device, data, tokenizer),
-        eos_token_ids=tokenizer.stop_ids,
+        eos_token_ids=_stop_ids(data.report, tokenizer),
     )
 
 
@@ -220,8 +220,10 @@ def _notes(
         (report.control_tokens, "records spell out a control token in their text; it is read as plain text"),
         (overlap.samples, "validation samples are also training samples: their loss is no test"),
     )
-    ends = f"{tokenizer.form.end} (id {tokenizer.end_token_id})"
-    notes = [LogEvent(level="info", message=f"chat form {tokenizer.form.name}; an answer ends with {ends}")]
+    ends = f"an answer ends with {tokenizer.form.end} (id {tokenizer.end_token_id})"
+    if any(file.format == "text" for file in report.files):
+        ends += f", a document with {tokenizer.document_end}"
+    notes = [LogEvent(level="info", message=f"chat form {tokenizer.form.name}; {ends}")]
     notes += [LogEvent(level="warning", message=note) for note in tokenizer.notes]
     notes += [
         LogEvent(level="info", message=f"{file.path}: begins with a byte order mark, which is left out")
@@ -241,6 +243,15 @@ def _notes(
         )
         notes.append(LogEvent(level="info", message=message))
     return tuple(notes)
+
+
+def _stop_ids(report: DataReport, tokenizer: ChatTokenizer) -> tuple[int, ...]:
+    """What generation from the adapter stops at: the ends trained with first."""
+    formats = {file.format for file in report.files}
+    trained = [tokenizer.end_token_id] if formats - {"text"} else []
+    if "text" in formats:
+        trained.append(tokenizer.control_token_id(tokenizer.document_end))
+    return tuple(dict.fromkeys([*trained, *tokenizer.stop_ids]))
 
 
 def _counts(data: _Data, plan: BatchPlan) -> dict[str, int]:

@@ -62,7 +62,8 @@ def test_a_format_trains(
     events = events_of(run("train", path, "--model", sample_model, *FAST, *named, "--out", "out"))
     first, second = events["step"]
     assert second["loss"] < first["loss"]
-    assert (tmp_path / "out/adapter/adapter_model.safetensors").exists()
+    ends = json.loads((tmp_path / "out/adapter/generation_config.json").read_text())["eos_token_id"]
+    assert ends == ([1531, 1533] if name == "text" else [1533, 1531])
 
 
 def test_formats_that_say_the_same_train_the_same(
