@@ -90,7 +90,7 @@ def make(recipe: Recipe, folder: Path) -> None:
             p.copy_(p.to(dtype).float())
     _save_base(model, recipe, folder / "base")
     golden = _batch(recipe)
-    golden |= _quantise_in_place(model)
+    golden |= quantise_in_place(model)
     adapted = _adapted(model, recipe)
     adapted.save_pretrained(folder / "adapter")
     golden |= _forward_backward_step(adapted, golden)
@@ -142,7 +142,7 @@ def _batch(recipe: Recipe) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def _quantise_in_place(model: Qwen2ForCausalLM) -> dict[str, torch.Tensor]:
+def quantise_in_place(model: Qwen2ForCausalLM) -> dict[str, torch.Tensor]:
     """Every projection through bitsandbytes' NF4 and back; returns the bytes."""
     recorded = {}
     for name, module in model.named_modules():
