@@ -71,7 +71,7 @@ def check_tensors(
     if foreign := sorted(name for name in found if name not in needed):
         raise InputError(f"{where}: adapter tensors that its config does not imply: {first_ten(foreign)}")
     wrong = [
-        f"{name} is {list(found[name])}, the model and rank {min(shape)} need {list(shape)}"
+        f"{name} is {list(found[name])}, the model and rank {lora.rank_of(name.rpartition('.')[0])} need {list(shape)}"
         for name, shape in needed.items()
         if tuple(found[name]) != shape
     ]
@@ -122,14 +122,17 @@ def read_adapter(directory: Path, config: Qwen2Config) -> tuple[LoraConfig, Tens
 
 
 def _foreign_hint(names: list[str]) -> str:
-    """What foreign tensors are, where their names say it."""
+    """What foreign tensors are, where their names say it, and what to do."""
     for part, what in (
-        ("lora_magnitude_vector", "DoRA is not supported"),
-        ("lora_embedding_", "adapters on embeddings are not supported"),
-        ("modules_to_save", "fully trained modules are not supported"),
+        ("lora_magnitude_vector", "DoRA is"),
+        ("lora_embedding_", "adapters on embeddings are"),
+        ("embed_tokens", "trained embeddings are"),
+        ("lm_head", "a trained head is"),
+        ("modules_to_save", "fully trained modules are"),
+        (".bias", "trained biases are"),
     ):
         if any(part in name for name in names):
-            return f" ({what})"
+            return f" ({what} not supported; train a plain LoRA adapter, or merge this one with PEFT)"
     return ""
 
 

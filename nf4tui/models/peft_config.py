@@ -1,7 +1,8 @@
 """adapter_config.json of PEFT as a LoraConfig, and back.
 
 Every field must be accounted for: one that changes what the adapter computes and is not implemented is refused
-by name, and so is one that this version of nf4tui does not know, unless it is off.
+by name, and so is one that this version of nf4tui does not know, unless it is off. Names in target_modules that
+the model has no module for are passed over, as PEFT does: the tensors must be those of the modules found.
 """
 
 import json
@@ -11,14 +12,15 @@ from typing import Any
 
 from nf4tui.errors import InputError
 from nf4tui.lora import PROJECTIONS, LoraConfig, ModuleLora, projection_path
-from nf4tui.models.peft_modules import Match, Patterns, matches
+from nf4tui.models.peft_modules import Match, Patterns, is_all_linear, matches
 from nf4tui.models.qwen2 import Qwen2Config, module_name
 from nf4tui.quoting import quoted
 from nf4tui.small_files import read_json_object
 
 _OFF: tuple[Any, ...] = (None, False, "", [], {})
-# What changes the adapter's arithmetic and is not implemented: field -> values that mean "off", what to do.
 _PLAIN_LORA = "train a plain LoRA adapter, or merge this one with PEFT"
+_EMBEDDINGS = ("model.embed_tokens", "lm_head")
+# What changes the adapter's arithmetic and is not implemented: field -> values that mean "off", what to do.
 _UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_dora": (_OFF, f"DoRA is not supported; {_PLAIN_LORA}"),
     "bias": ((None, "none"), f"trained biases are not supported; {_PLAIN_LORA}"),
@@ -121,7 +123,8 @@ def _check_supported(fields: _Fields) -> None:
             raise fields.refusal(field, f"not supported: {advice}")
     for field in sorted(fields.raw.keys() - _KNOWN - _UNSUPPORTED.keys()):
         if fields.get(field) not in _OFF:
-            raise fields.refusal(field, "an unknown setting, which may change what the adapter computes")
+            why = f"an unknown setting, which may change what the adapter computes; {_PLAIN_LORA}"
+            raise fields.refusal(field, why)
 
 
 def _modules(fields: _Fields, config: Qwen2Config, rank: int, alpha: float) -> tuple[ModuleLora, ...]:
@@ -143,11 +146,15 @@ def _modules(fields: _Fields, config: Qwen2Config, rank: int, alpha: float) -> t
         for layer in range(config.num_hidden_layers)
         for projection in PROJECTIONS
     }
-    _check_foreign(fields, patterns, paths)
+    # PEFT leaves the head out of `all-linear`.
+    others = () if is_all_linear(patterns.targets) else _EMBEDDINGS
     try:
-        found = matches(patterns, list(paths))
+        found = matches(patterns, [*paths, *others])
     except ValueError as error:
         raise InputError(f"{fields.path}: {error}; name the modules in target_modules instead") from None
+    if foreign := [match.name for match in found if match.name in others]:
+        why = f"adapters on {' and '.join(foreign)} are not supported; {_PLAIN_LORA}"
+        raise fields.refusal("target_modules", why)
     if not found:
         raise fields.refusal("target_modules", f"matches none of {', '.join(PROJECTIONS)} in any layer")
     return tuple(_module(match, paths, ranks, alphas, rank, alpha) for match in found)
@@ -176,17 +183,6 @@ def _layers(fields: _Fields) -> list[int] | None:
     if isinstance(fields.get("target_modules"), str) and layers:
         raise fields.refusal("layers_to_transform", "goes with a list of target_modules only, in PEFT too")
     return layers
-
-
-def _check_foreign(fields: _Fields, patterns: Patterns, paths: dict[str, str]) -> None:
-    """A name in a list of targets that fits no projection is a module that this adapter trains elsewhere."""
-    if isinstance(patterns.targets, str):
-        return
-    for name in patterns.targets:
-        if not any(path == name or path.endswith(f".{name}") for path in paths):
-            raise fields.refusal(
-                "target_modules", f"{quoted(name)} is none of {', '.join(PROJECTIONS)} in any layer"
-            )
 
 
 def _is_finite(value: Any) -> bool:

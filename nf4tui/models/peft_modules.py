@@ -61,9 +61,14 @@ def matches(patterns: Patterns, names: Sequence[str]) -> list[Match]:
     return [Match(*item) for item in answer["matches"]]
 
 
+def is_all_linear(targets: list[str] | str) -> bool:
+    """Whether target_modules is PEFT's word for every linear layer but the head."""
+    return isinstance(targets, str) and targets.lower() == "all-linear"
+
+
 def _has_only_names(patterns: Patterns) -> bool:
     """Whether no pattern can be more than a name: a dot may match any character, but nothing repeats."""
-    is_expression = isinstance(patterns.targets, str) and not _is_all_linear(patterns.targets)
+    is_expression = isinstance(patterns.targets, str) and not is_all_linear(patterns.targets)
     if is_expression or isinstance(patterns.excluded, str):
         return False
     keys = [*patterns.rank_pattern, *patterns.alpha_pattern, *patterns.layers_pattern]
@@ -90,7 +95,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 def _is_target(patterns: Patterns, name: str) -> bool:
     if patterns.excluded and _named(patterns.excluded, name):
         return False
-    if _is_all_linear(patterns.targets):
+    if is_all_linear(patterns.targets):
         return True
     if not _named(patterns.targets, name):
         return False
@@ -102,10 +107,6 @@ def _is_target(patterns: Patterns, name: str) -> bool:
         tries = (re.match(rf"(?:^|.*?\.){p}\.(?P<idx>\d+)\.", name) for p in patterns.layers_pattern)
         found = next((match for match in tries if match), None)
     return found is not None and int(found["idx"]) in patterns.layers
-
-
-def _is_all_linear(targets: list[str] | str) -> bool:
-    return isinstance(targets, str) and targets.lower() == "all-linear"
 
 
 def _named(wanted: list[str] | str, name: str) -> bool:
