@@ -20,7 +20,7 @@ from nf4tui.engine import Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig, projection_path
 from nf4tui.models.double_quantize import QUANTIZATION_CONFIG, nf4_specs, nf4_tensors
-from nf4tui.models.qwen2 import projection_weights, tensor_schema
+from nf4tui.models.qwen2 import Qwen2Config, projection_weights, tensor_schema
 from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import INDEX, SINGLE, Checkpoint
 from nf4tui.models.weights import ModelWeights, Nf4Tensor
@@ -29,6 +29,8 @@ from nf4tui.reference.nf4 import nf4_dequantize, nf4_quantize
 from nf4tui.small_files import read_json_object
 
 SHARD_BYTES = 5 * 10**9  # transformers' default
+_CHUNK = 2**20
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _NAME = "model-{:05d}-of-{:05d}.safetensors"
 
 
@@ -59,16 +61,26 @@ class Merge:
 
     def bf16_matrix(self, layer: int, projection: str, weight: str) -> NDArray[np.uint16]:
         """The merged projection as bfloat16 bits. Raises InputError where it is too large for them."""
-        bits = bf16_from_float32(self.matrix(layer, projection, weight))
-        bad = int(np.count_nonzero((bits & 0x7F80) == 0x7F80))
-        if bad:
-            raise InputError(f"{weight}: {bad} merged values are not finite; the adapter is damaged")
-        return bits
+        return _bf16(weight, self.matrix(layer, projection, weight), "the adapter is damaged")
 
     def other(self, name: str) -> NDArray[np.uint16]:
-        """A tensor that no adapter changes, as bfloat16 bits: as stored, or rounded once."""
-        data = self.checkpoint.read(name)
-        return data if data.dtype == np.uint16 else bf16_from_float32(widen(data))
+        """A tensor that no adapter changes, as bfloat16 bits: as stored, or rounded once. Raises InputError."""
+        held = {_EMBEDDING: self.weights.embedding, _HEAD: self.weights.head}
+        data = held[name].data if name in held else self.checkpoint.read(name)
+        return data if data.dtype == np.uint16 else _bf16(name, data, "bfloat16 does not hold them")
+
+
+def _bf16(name: str, values: NDArray[Any], why: str) -> NDArray[np.uint16]:
+    """float32 or float16 values as bfloat16 bits, in chunks, so that only the result takes memory."""
+    bits = np.empty(values.size, np.uint16)
+    flat, bad = values.reshape(-1), 0
+    for start in range(0, flat.size, _CHUNK):
+        part = bf16_from_float32(widen(flat[start : start + _CHUNK]))
+        bad += int(np.count_nonzero((part & 0x7F80) == 0x7F80))  # an exponent of all ones is Inf or NaN
+        bits[start : start + _CHUNK] = part
+    if bad:
+        raise InputError(f"{name}: {bad} values are not finite in bfloat16; {why}")
+    return bits.reshape(values.shape)
 
 
 def has_originals(merge: Merge) -> bool:
@@ -86,9 +98,11 @@ def check_originals(merge: Merge) -> None:
         )
 
 
-def output_bytes(merge: Merge, *, quantise: bool) -> int:
+def output_bytes(config: Qwen2Config, *, quantise: bool) -> int:
     """Bytes of all tensors that write_merged writes."""
-    return sum(spec.nbytes for specs in _groups(merge, quantise=quantise).values() for spec in specs.values())
+    return sum(
+        spec.nbytes for specs in _groups(config, quantise=quantise).values() for spec in specs.values()
+    )
 
 
 def write_merged(
@@ -98,7 +112,7 @@ def write_merged(
     matrix). Raises InputError, OSError."""
     shards: list[list[str]] = [[]]
     held = 0
-    groups = _groups(merge, quantise=quantise)
+    groups = _groups(merge.weights.config, quantise=quantise)
     for name, specs in groups.items():
         size = sum(spec.nbytes for spec in specs.values())
         if shards[-1] and held + size > shard_bytes:
@@ -113,7 +127,10 @@ def write_merged(
         weight_map |= dict.fromkeys(specs, file)
         write_safetensors(folder / file, specs, _arrays(merge, names, quantise=quantise))
     if len(shards) > 1:
-        index = {"metadata": {"total_size": output_bytes(merge, quantise=quantise)}, "weight_map": weight_map}
+        index = {
+            "metadata": {"total_size": output_bytes(merge.weights.config, quantise=quantise)},
+            "weight_map": weight_map,
+        }
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     config = merged_config(merge.checkpoint.where.parent, quantise=quantise)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -123,17 +140,18 @@ def merged_config(model_dir: Path, *, quantise: bool) -> dict[str, Any]:
     """The base's config.json with the merged model's own dtype and quantisation."""
     config = read_json_object(model_dir / "config.json")
     config.pop("quantization_config", None)
-    config["dtype" if "dtype" in config else "torch_dtype"] = "bfloat16"
+    # transformers 4 reads torch_dtype, 5 dtype first.
+    config |= {"torch_dtype": "bfloat16"} | ({"dtype": "bfloat16"} if "dtype" in config else {})
     if quantise:
         config["quantization_config"] = QUANTIZATION_CONFIG
     return config
 
 
-def _groups(merge: Merge, *, quantise: bool) -> dict[str, dict[str, TensorSpec]]:
+def _groups(config: Qwen2Config, *, quantise: bool) -> dict[str, dict[str, TensorSpec]]:
     """Of every tensor of the schema, what is stored for it: itself, or what holds it in NF4."""
-    matrices = {name for _, _, name in projection_weights(merge.weights.config)}
+    matrices = {name for _, _, name in projection_weights(config)}
     groups = {}
-    for name, shape in tensor_schema(merge.weights.config).items():
+    for name, shape in tensor_schema(config).items():
         if quantise and name in matrices:
             groups[name] = nf4_specs(name, (shape[0], shape[1]))
         else:

@@ -61,7 +61,7 @@ def open_checkpoint(directory: Path) -> Checkpoint:
             )
         return _open_sharded(directory, index)
     if single.exists() or single.is_symlink():
-        file = _open_inside(directory, SINGLE, single)
+        file = open_safetensors(file_inside(directory, SINGLE))
         return Checkpoint(file.path, dict.fromkeys(file.tensors, file))
     if any(next(directory.glob(pattern), None) for pattern in _PICKLES):
         raise InputError(
@@ -71,20 +71,23 @@ def open_checkpoint(directory: Path) -> Checkpoint:
     raise InputError(f"{directory}: no {SINGLE} and no {INDEX}")
 
 
-def _open_inside(directory: Path, name: str, where: Path) -> SafetensorsFile:
-    """Hub caches link each file to ../../blobs/..., so a link may leave the directory, but not its cache."""
+def file_inside(directory: Path, name: str, where: Path | None = None) -> Path:
+    """The path of a model's file. Raises InputError, naming `where`, if it is missing or a link to elsewhere.
+    Hub caches link each file to ../../blobs/..., so a link may leave the directory, but not its cache."""
     path = directory / name
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise InputError(f"{where}: the file {quoted(name)} is missing or cannot be followed") from error
+        raise InputError(
+            f"{where or path}: the file {quoted(name)} is missing or cannot be followed"
+        ) from error
     home = directory.resolve()
     allowed = [home]
     if home.parent.name == "snapshots":
         allowed.append(home.parent.parent / "blobs")
     if not any(target.is_relative_to(place) for place in allowed):
         raise InputError(f"{path}: a link that leaves the model directory; put the file itself there")
-    return open_safetensors(path)
+    return path
 
 
 def _open_sharded(directory: Path, index: Path) -> Checkpoint:
@@ -107,7 +110,7 @@ def _open_sharded(directory: Path, index: Path) -> Checkpoint:
         if name not in shards:
             if not (directory / name).exists():
                 raise InputError(f"{index}: the shard {quoted(name)} is missing; download it again")
-            shards[name] = _open_inside(directory, name, index)
+            shards[name] = open_safetensors(file_inside(directory, name, index))
     problems = [
         f"{tensor} (not in {name})"
         for tensor, name in weight_map.items()

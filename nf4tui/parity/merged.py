@@ -12,14 +12,15 @@ from nf4tui.data.conversation import Conversation, Message
 from nf4tui.data.samples import Sample
 from nf4tui.data.segments import RenderError
 from nf4tui.data.tokenizer import ChatTokenizer
-from nf4tui.engine import PADDING, Batch, Tensors
+from nf4tui.engine import IGNORE_INDEX, Batch, Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig
 from nf4tui.models.weights import ModelWeights
 from nf4tui.parity.compare import rel_l2
-from nf4tui.reference.engine import ReferenceEngine
+from nf4tui.reference.qwen2 import Qwen2Reference
 
-PROBE_TOKENS = 512  # of all rows: their logits are held
+# One pass through a large model takes seconds on a CPU, and of these rows two sets of logits are held.
+PROBE_TOKENS, PROBE_ROWS = 256, 128
 _BUILT_IN = (
     ("What is the capital of France?", "The capital of France is Paris."),
     ("Count from one to five.", "1, 2, 3, 4, 5"),
@@ -48,19 +49,32 @@ def built_in_probe(tokenizer: ChatTokenizer) -> Batch:
 
 
 def probe(samples: Sequence[Sample]) -> Batch:
-    """The first samples, one a row, of at most PROBE_TOKENS tokens in all. Raises InputError where there is
-    nothing to learn in them."""
+    """The first samples, in one row of at most PROBE_TOKENS tokens and PROBE_ROWS supervised ones. Of a sample
+    that is longer the part around its first supervised token. Raises InputError where there is none."""
     chosen: list[Sample] = []
-    left = PROBE_TOKENS
+    tokens, rows = PROBE_TOKENS, PROBE_ROWS
     for sample in samples:
-        cut = Sample(sample.ids[:left], sample.supervised[:left], sample.source)
-        if cut.supervised[1:].any():
+        if tokens < 2 or rows < 1:
+            break
+        cut = _cut(sample, tokens, rows)
+        if cut is not None:
             chosen.append(cut)
-            left -= len(cut.ids)
+            tokens -= len(cut.ids)
+            rows -= int(cut.supervised.sum())
     if not chosen:
-        raise InputError(f"--data: no sample has a supervised token among its first {PROBE_TOKENS}")
-    rows = [(index,) for index in range(len(chosen))]
-    return make_batch(chosen, rows, len(rows), max(len(sample.ids) for sample in chosen))
+        raise InputError("--data: no sample has a supervised token; there is nothing to measure on")
+    return make_batch(chosen, [tuple(range(len(chosen)))], 1, PROBE_TOKENS - tokens)
+
+
+def _cut(sample: Sample, tokens: int, rows: int) -> Sample | None:
+    """A part of the sample of at most `tokens` tokens and `rows` supervised ones, None if it would have none.
+    The first token of a part is not supervised: nothing predicts it."""
+    places = np.flatnonzero(sample.supervised)
+    if not len(places):
+        return None
+    start = 0 if places[0] < tokens else int(places[0]) - tokens // 2
+    end = min(start + tokens, len(sample.ids), int(places[rows]) if rows < len(places) else len(sample.ids))
+    return Sample(sample.ids[start:end], sample.supervised[start:end], sample.source)
 
 
 class Probe:
@@ -68,20 +82,32 @@ class Probe:
 
     def __init__(self, weights: ModelWeights, lora: LoraConfig, adapters: Tensors, batch: Batch) -> None:
         self._batch = batch
-        engine = ReferenceEngine(weights, lora, adapters=adapters)
-        self._logits = self._rows(engine)
-        self.trained = Measured(self._loss(engine), 0.0)
+        self._logits = self._rows(weights, lora, adapters)
+        self.trained = Measured(self._loss(self._logits), 0.0)
 
     def measure(self, weights: ModelWeights) -> Measured:
         """A model without adapters."""
-        engine = ReferenceEngine(weights, None)
-        return Measured(self._loss(engine), rel_l2(self._rows(engine), self._logits))
+        logits = self._rows(weights, None, {})
+        return Measured(self._loss(logits), rel_l2(logits, self._logits))
 
-    def _loss(self, engine: ReferenceEngine) -> float:
-        found = engine.evaluate(self._batch)
-        return found.total / found.tokens
-
-    def _rows(self, engine: ReferenceEngine) -> NDArray[np.float32]:
-        """The logits of real tokens, [tokens, V]."""
-        rows: NDArray[np.float32] = engine.logits(self._batch)[self._batch.document_ids != PADDING]
+    def _rows(self, weights: ModelWeights, lora: LoraConfig | None, adapters: Tensors) -> NDArray[np.float32]:
+        """The logits [n, V] that predict the supervised tokens, in float32."""
+        model = Qwen2Reference(weights, lora)
+        with np.errstate(over="ignore", invalid="ignore"):  # shows as a non-finite figure
+            hidden = model.final_hidden(self._batch, model.begin(self._batch, model.lora_operands(adapters)))
+            rows: NDArray[np.float32] = model.logits(hidden[self._predicting])
         return rows
+
+    def _loss(self, logits: NDArray[np.float32]) -> float:
+        """Their mean cross-entropy, a row at a time, in float64."""
+        wanted = self._batch.targets.reshape(-1)[self._predicting]
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = [
+                np.logaddexp.reduce(row, dtype=np.float64) - row[token]
+                for row, token in zip(logits, wanted, strict=True)
+            ]
+        return float(np.mean(losses))
+
+    @property
+    def _predicting(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self._batch.targets.reshape(-1) != IGNORE_INDEX)
