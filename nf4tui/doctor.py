@@ -118,7 +118,7 @@ def _gpu() -> tuple[str, str]:
         except Exception as error:
             # Not only ImportError: numba-cuda 0.30 raises AttributeError over NumPy 2.5.
             return WARN, f"{name} cannot be imported ({error}); training runs on the CPU"
-    from numba import cuda  # type: ignore[import-not-found,unused-ignore]
+    from numba import cuda
 
     if not cuda.is_available():
         return WARN, f"numba {metadata.version('numba')} finds no CUDA GPU; training runs on the CPU"

@@ -46,13 +46,14 @@ def run(
     """Answers until /exit or the end of the input. compare: the base model's answer first, each time.
     Raises Nf4tuiError."""
     from nf4tui.commands.choose_model import choose_model
+    from nf4tui.inference.conversation_file import read_tools
     from nf4tui.inference.load import load
 
     check(sampling, max_tokens, stop)
     check_text("--system", system or "")
     if compare and adapter is None:
         raise InputError("--compare: needs --adapter, whose answer stands beside the base model's")
-    offered = _read_tools(tools)
+    offered = read_tools(tools) if tools is not None else ()
     loaded = load(choose_model(model, ()), adapter, device)
     talk = Talk(
         loaded,
@@ -280,21 +281,3 @@ def _piped() -> Iterator[str]:
             yield line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             raise InputError(f"standard input, line {number}: is not valid UTF-8") from None
-
-
-def _read_tools(path: str | None) -> tuple[dict[str, Any], ...]:
-    """The tools in a JSON file: an array of objects, as `tools` of a record."""
-    if path is None:
-        return ()
-    from nf4tui.data import strict_json
-    from nf4tui.data.messages import parse_tools
-    from nf4tui.data.problems import RecordProblemError
-
-    try:
-        return parse_tools(strict_json.decode(Path(path).expanduser().read_bytes().decode("utf-8")))
-    except OSError as error:
-        raise InputError(f"--tools {path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, strict_json.JsonProblemError) as error:
-        raise InputError(f"--tools {path}: is not JSON ({error})") from None
-    except RecordProblemError as problem:
-        raise InputError(f"--tools {path}: {problem.message}") from None

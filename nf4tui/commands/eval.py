@@ -4,10 +4,10 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from nf4tui.errors import InputError
+from nf4tui.user_path import user_path
 
 DEFAULT_WINDOW = 2048
 BATCH_SIZE = 4
@@ -74,7 +74,7 @@ def _step_of(adapter: str | None) -> int | None:
         return None
     from nf4tui.small_files import read_json_object
 
-    state = Path(adapter).expanduser() / "state.json"
+    state = user_path(adapter) / "state.json"
     step = read_json_object(state).get("step") if state.is_file() else None
     return step if isinstance(step, int) else None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nf4tui.errors import InputError
+from nf4tui.user_path import user_path
 
 if TYPE_CHECKING:
     from nf4tui.data.tokenizer import ChatTokenizer
@@ -50,7 +51,7 @@ def run(
     directory = resolve_model(choose_model(model, () if data is None else (data,)))
     target = new_directory(out, directory)
     config = read_config(directory)
-    adapter_dir = _expanded(adapter)
+    adapter_dir = user_path(adapter)
     lora, tensors = read_adapter(adapter_dir, config)
     check_space(target, output_bytes(config, quantise=quantise))
     tokenizer = load_tokenizer(directory)
@@ -69,13 +70,6 @@ def run(
             (folder / name).write_bytes(content)
     _report(target, _figures(target, merge, probe, quantise=quantise), as_json)
     return 0
-
-
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def _probe_batch(data: str | None, tokenizer: "ChatTokenizer", window: int) -> "Batch":

@@ -2,10 +2,10 @@
 
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nf4tui.errors import CannotRunError, InputError
+from nf4tui.user_path import user_path
 
 if TYPE_CHECKING:
     from nf4tui.parity.case_check import Group
@@ -37,7 +37,7 @@ def run(*, case: str | None, model: str | None, device: str, as_json: bool) -> i
         )
     from nf4tui.parity.case_check import check_case
 
-    groups = check_case(Path(case).expanduser())
+    groups = check_case(user_path(case))
     if as_json:
         print(json.dumps(_as_object(groups)))
     else:

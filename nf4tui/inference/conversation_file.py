@@ -8,9 +8,11 @@ from typing import Any
 from nf4tui.data import strict_json
 from nf4tui.data.conversation import Conversation
 from nf4tui.data.jsonl import JsonlFile, decode_line
-from nf4tui.data.messages import parse_messages
+from nf4tui.data.messages import parse_messages, parse_tools
 from nf4tui.data.problems import RecordProblemError
 from nf4tui.errors import InputError
+from nf4tui.small_files import open_regular
+from nf4tui.user_path import user_path
 
 
 def read_conversation(path: str, number: int = 1) -> tuple[Conversation, int]:
@@ -37,6 +39,21 @@ def read_conversation(path: str, number: int = 1) -> tuple[Conversation, int]:
         place = f":{strict_json.column_of(text, problem.path)}" if "\n" not in text else ""
         raise InputError(f"{lines[number - 1].source}{place}: {problem.message}") from None
     return Conversation(found.messages[:-1], found.tools, found.source), count
+
+
+def read_tools(path: str) -> tuple[dict[str, Any], ...]:
+    """The tools in a JSON file: an array of objects, as `tools` of a record. Raises InputError."""
+    try:
+        with open_regular(user_path(path)) as file:
+            return parse_tools(strict_json.decode(file.read().decode("utf-8")))
+    except OSError as error:
+        raise InputError(f"--tools {path}: cannot be read ({error.strerror})") from None
+    except strict_json.JsonProblemError as problem:
+        raise InputError(f"--tools {path}: {problem.message} (its character {problem.column})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"--tools {path}: is not text in UTF-8") from None
+    except RecordProblemError as problem:
+        raise InputError(f"--tools {path}: {problem.message}") from None
 
 
 def _one_object(data: bytes) -> tuple[str, dict[str, Any]] | None:

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from nf4tui.config import TrainConfig
 from nf4tui.errors import InputError
+from nf4tui.user_path import user_path
 
 MAY_DIFFER = frozenset({"out", "device", "keep"})
 
@@ -62,7 +63,7 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The same settings with files and folders named from the root, so that a run can be resumed from
     anywhere. A model that is not a folder here is a hub id and stays as it is."""
     changes: dict[str, Any] = {"data": tuple(_absolute(path) for path in config.data)}
-    if os.path.lexists(_expanded(config.model)):
+    if os.path.lexists(user_path(config.model)):
         changes["model"] = _absolute(config.model)
     for name in ("adapter", "eval_data"):
         if getattr(config, name) is not None:
@@ -92,14 +93,7 @@ def resumed(stored: TrainConfig, given: TrainConfig, explicit: frozenset[str]) -
 
 
 def _absolute(path: str) -> str:
-    return os.path.realpath(_expanded(path))
-
-
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise InputError(f"{path}: {error}") from None
+    return os.path.realpath(user_path(path))
 
 
 def _shown(value: object) -> str:

@@ -35,6 +35,7 @@ from nf4tui.training.checks import check_settings
 from nf4tui.training.circumstances import Circumstances
 from nf4tui.training.precision import MAX_PARAMETERS, PrecisionProbe, parameters, probe_batch
 from nf4tui.training.prepared import Prepared
+from nf4tui.user_path import user_path
 
 DEFAULT_EPOCHS = 3
 MOST_STEPS_UNSAVED = 500
@@ -137,7 +138,7 @@ def _adapter_of(config: TrainConfig, checkpoint: Path | None) -> Path | None:
     """The folder of the adapter to go on from."""
     if config.adapter is None:
         return None
-    return Path(config.adapter).expanduser() if checkpoint is None else checkpoint
+    return user_path(config.adapter) if checkpoint is None else checkpoint
 
 
 def _with_adapter(

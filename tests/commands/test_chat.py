@@ -219,11 +219,11 @@ def test_bad_flags_are_refused_in_one_line(
 def test_tools_are_offered_to_the_model(
     talk: Callable[..., Talk], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nf4tui.commands.chat import _read_tools
+    from nf4tui.inference.conversation_file import read_tools
 
     path = tmp_path / "tools.json"
     path.write_text('[{"type": "function", "function": {"name": "get_weather"}}]')
-    with_tools, without = talk(tools=_read_tools(str(path))), talk()
+    with_tools, without = talk(tools=read_tools(str(path))), talk()
     for chat in (with_tools, without):
         chat.take(ASK)
     assert len(with_tools._context._held) > len(without._context._held) + 20
