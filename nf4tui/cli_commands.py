@@ -7,7 +7,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from nf4tui.cli_flags import FORMATS, Device, Json, Model, SamplingFlags, TrainFlags, flag, number_flag
+from nf4tui.cli_flags import (
+    FORMATS,
+    Device,
+    Json,
+    Model,
+    SamplingFlags,
+    TrainFlags,
+    flag,
+    number_flag,
+    text_flag,
+)
 
 
 def train(
@@ -96,10 +106,10 @@ def generate(
     *,
     model: Model = None,
     adapter: Annotated[str | None, flag("PEFT adapter.")] = None,
-    prompt: Annotated[str | None, flag("The user's message; - reads standard input.")] = None,
+    prompt: Annotated[str | None, text_flag("The user's message; - reads standard input.")] = None,
     messages: Annotated[str | None, flag("JSON or JSONL file of a conversation (messages, tools).")] = None,
     record: Annotated[int, number_flag("Which record of --messages.")] = 1,
-    system: Annotated[str | None, flag("System prompt, with --prompt.")] = None,
+    system: Annotated[str | None, text_flag("System prompt, with --prompt.")] = None,
     device: Device = "auto",
     max_tokens: Annotated[int, number_flag("Most tokens to generate.")] = 256,
     flags: SamplingFlags | None = None,
@@ -130,7 +140,7 @@ def chat(
     *,
     model: Model = None,
     adapter: Annotated[str | None, flag("PEFT adapter.")] = None,
-    system: Annotated[str | None, flag("System prompt.")] = None,
+    system: Annotated[str | None, text_flag("System prompt.")] = None,
     tools: Annotated[str | None, flag("JSON file of the tools offered.")] = None,
     device: Device = "auto",
     max_tokens: Annotated[int, number_flag("Most tokens of an answer.")] = 1024,

@@ -34,6 +34,11 @@ def flag(help: str) -> Any:
     return Parameter(help=help, negative="")
 
 
+def text_flag(help: str) -> Any:
+    """A flag whose text may begin with a hyphen, or be one."""
+    return Parameter(help=help, negative="", allow_leading_hyphen=True)
+
+
 def number_flag(help: str) -> Any:
     """A flag whose text must be a number of its type."""
     return Parameter(help=help, negative="", converter=number)
@@ -117,7 +122,7 @@ class SamplingFlags:
     top_k: Annotated[int, number_flag("Sample from this many tokens; 0: all.")] = 0
     repetition_penalty: Annotated[float, number_flag("Above 1: repeat less (CTRL's rule).")] = 1.0
     seed: Annotated[int, number_flag("Seed of the sampling.")] = 0
-    stop: Annotated[tuple[str, ...], flag("End the answer before this text; may be repeated.")] = ()
+    stop: Annotated[tuple[str, ...], text_flag("End the answer before this text; may be repeated.")] = ()
 
     def sampling(self) -> Any:
         """The Sampling of these flags."""

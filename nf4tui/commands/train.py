@@ -47,8 +47,20 @@ def _settings(
     if resume and "model" not in settings and _has_run(settings["out"]):
         settings["model"] = ""  # taken from the run
     else:
+        if settings.get("model") is None:
+            _check_data(settings["data"])
         settings["model"] = choose_model(settings.get("model"), settings["data"])
     return TrainConfig(**settings), explicit
+
+
+def _check_data(data: tuple[str, ...]) -> None:
+    """Raises InputError for a file that is not there: to ask for a model first would lead astray."""
+    from nf4tui.data.files import expand
+    from nf4tui.user_path import user_path
+
+    for file in expand(data) if data else ():
+        if not os.path.exists(user_path(file)):  # noqa: PTH110 (NUL in a name: False, and opening says why)
+            raise InputError(f"{file}: no such file; check the path")
 
 
 def _has_run(out: str) -> bool:

@@ -50,6 +50,7 @@ BAD = [
     ("train DATA --model MODEL --adapter MODEL", "adapter_config.json"),
     ("train", "no data: name at least one JSONL file"),
     ("train DATA", "no model: name one with --model"),
+    ("train gone.jsonl", "gone.jsonl: no such file; check the path"),
     ("train gone.jsonl --model MODEL", "gone.jsonl: no such file"),
     ("train gone*.jsonl --model MODEL", "gone*.jsonl: matches no file"),
     ("train MALFORMED --model MODEL", "malformed.jsonl:2:15: "),

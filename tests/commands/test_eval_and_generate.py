@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,3 +178,21 @@ def test_generate_stops_before_a_text_and_penalises_repetition(run: Run, sample_
     assert (cut["text"], cut["finish"]) == (whole[: whole.index(word)], "stop_text")
     other = json.loads(run(*arguments, "--repetition-penalty", "3").stdout)["text"]
     assert other != whole
+
+
+def test_a_prompt_may_come_from_standard_input_or_begin_with_a_hyphen(
+    environment: dict[str, str], sample_model: Path, run: Run
+) -> None:
+    arguments = ["generate", "--model", str(sample_model), "--max-tokens", "5", "--prompt"]
+    given = run(*arguments, "-3 - what?")
+    piped = subprocess.run(
+        [sys.executable, "-m", "nf4tui", *arguments, "-"],
+        input="-3 - what?\n",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (given.returncode, piped.returncode, piped.stderr) == (0, 0, given.stderr)
+    assert given.stdout == piped.stdout
