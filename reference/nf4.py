@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from nf4tui.reference.bf16 import widen
+from nf4tui.bf16 import widen
 from nf4tui.reference.rounding import EXACT, Point, Rounding
 
 BLOCK = 64

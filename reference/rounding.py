@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from nf4tui.reference.bf16 import round_to_bf16
+from nf4tui.bf16 import round_to_bf16
 
 
 class Stored(Enum):

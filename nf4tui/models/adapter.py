@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import widen
 from nf4tui.engine import Tensors
 from nf4tui.errors import InputError, TrainingFailedError
 from nf4tui.lora import PROJECTIONS, LoraConfig, block_of, projection_path
@@ -23,7 +24,6 @@ from nf4tui.models.safetensors_file import open_safetensors
 from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import first_ten
 from nf4tui.quoting import quoted
-from nf4tui.reference.bf16 import widen
 from nf4tui.small_files import read_json_object
 
 WEIGHTS = "adapter_model.safetensors"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import float32_from_bf16, widen
 from nf4tui.lora import PROJECTIONS
 from nf4tui.models.merge import Merge
 from nf4tui.models.qwen2 import BIASED_PROJECTIONS, Qwen2Config, module_name
 from nf4tui.models.shards import Checkpoint
 from nf4tui.models.weights import DenseTensor, LayerWeights, ModelWeights
-from nf4tui.reference.bf16 import float32_from_bf16, widen
 
 
 @dataclass(frozen=True, slots=True)

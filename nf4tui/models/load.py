@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import widen
 from nf4tui.errors import InputError
 from nf4tui.lora import PROJECTIONS
 from nf4tui.models.bitsandbytes import check_quantization_config, nf4_tensor_names, read_nf4_tensor
@@ -28,7 +29,6 @@ from nf4tui.models.qwen2 import (
 )
 from nf4tui.models.shards import Checkpoint, first_ten, open_checkpoint
 from nf4tui.models.weights import DenseTensor, LayerWeights, ModelWeights, Nf4Tensor
-from nf4tui.reference.bf16 import widen
 from nf4tui.reference.nf4 import nf4_quantize
 from nf4tui.small_files import read_json_object
 

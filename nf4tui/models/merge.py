@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import bf16_from_float32, widen
 from nf4tui.engine import Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig, projection_path
@@ -24,7 +25,6 @@ from nf4tui.models.qwen2 import Qwen2Config, projection_weights, tensor_schema
 from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import INDEX, SINGLE, Checkpoint
 from nf4tui.models.weights import ModelWeights, Nf4Tensor
-from nf4tui.reference.bf16 import bf16_from_float32, widen
 from nf4tui.reference.nf4 import nf4_dequantize, nf4_quantize
 from nf4tui.small_files import read_json_object
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import bf16_from_float32
 from nf4tui.models.qwen2 import Qwen2Config, tensor_schema
 from nf4tui.models.safetensors_writer import TensorSpec, write_safetensors
 from nf4tui.models.shards import INDEX, SINGLE
-from nf4tui.reference.bf16 import bf16_from_float32
 
 
 def _qwen25(vocab: int, hidden: int, inner: int, layers: int, heads: int, kv: int, tied: bool) -> Qwen2Config:

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import bf16_from_float32, round_to_bf16
 from nf4tui.engine import Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig
 from nf4tui.models.adapter import peft_name, read_adapter, tensor_shapes, write_adapter
 from nf4tui.models.qwen2 import Qwen2Config
 from nf4tui.models.random_checkpoint import write_tensors
-from nf4tui.reference.bf16 import bf16_from_float32, round_to_bf16
 
 Refused = Callable[..., str]
 Edit = Callable[..., None]

@@ -12,10 +12,10 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import bf16_from_float32, round_to_bf16
 from nf4tui.lora import LoraConfig
 from nf4tui.models.adapter import check_base, read_adapter
 from nf4tui.models.qwen2 import Qwen2Config, read_config
-from nf4tui.reference.bf16 import bf16_from_float32, round_to_bf16
 
 Refused = Callable[..., str]
 Edit = Callable[..., None]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from nf4tui.bf16 import widen
 from nf4tui.lora import PROJECTIONS
 from nf4tui.models import load as load_module
 from nf4tui.models.load import fingerprint, load_model
 from nf4tui.models.qwen2 import Qwen2Config, module_name
 from nf4tui.models.random_checkpoint import random_tensors, write_random_checkpoint
 from nf4tui.models.shards import INDEX
-from nf4tui.reference.bf16 import widen
 from nf4tui.reference.nf4 import nf4_quantize
 
 Refused = Callable[..., str]

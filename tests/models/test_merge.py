@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import bf16_from_float32, widen
 from nf4tui.engine import Tensors
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig, ModuleLora, projection_path
@@ -22,7 +23,6 @@ from nf4tui.models.qwen2 import Qwen2Config, projection_weights, read_config, te
 from nf4tui.models.random_checkpoint import write_random_checkpoint
 from nf4tui.models.shards import open_checkpoint
 from nf4tui.models.weights import Nf4Tensor
-from nf4tui.reference.bf16 import bf16_from_float32, widen
 from nf4tui.reference.nf4 import nf4_dequantize, nf4_quantize
 
 UNIFORM = LoraConfig(rank=3, alpha=5.0, rslora=True, targets=("q_proj", "v_proj", "down_proj"))

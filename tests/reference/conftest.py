@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from nf4tui.bf16 import bf16_from_float32
 from nf4tui.engine import IGNORE_INDEX, PADDING, Batch, Tensors
 from nf4tui.lora import PROJECTIONS, LoraConfig
 from nf4tui.lora_init import initial_adapters
 from nf4tui.models.qwen2 import Qwen2Config
 from nf4tui.models.weights import DenseTensor, LayerWeights, ModelWeights, Nf4Tensor
-from nf4tui.reference.bf16 import bf16_from_float32
 from nf4tui.reference.nf4 import nf4_quantize
 
 Array = NDArray[Any]

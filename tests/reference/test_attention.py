@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from nf4tui.bf16 import round_to_bf16
 from nf4tui.engine import PADDING
 from nf4tui.reference import attention
 from nf4tui.reference.attention import attention_backward, attention_forward, document_spans
-from nf4tui.reference.bf16 import round_to_bf16
 from nf4tui.reference.rounding import BF16
 from nf4tui.reference.softmax import softmax_forward
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nf4tui.reference.bf16 import bf16_from_float32, float32_from_bf16, round_to_bf16, widen
+from nf4tui.bf16 import bf16_from_float32, float32_from_bf16, round_to_bf16, widen
 
 ALL_BITS = np.arange(2**16, dtype=np.uint16)
 

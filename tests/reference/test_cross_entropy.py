@@ -3,10 +3,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from nf4tui.bf16 import bf16_from_float32
 from nf4tui.engine import IGNORE_INDEX
 from nf4tui.models.weights import DenseTensor
 from nf4tui.reference import cross_entropy
-from nf4tui.reference.bf16 import bf16_from_float32
 from nf4tui.reference.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,

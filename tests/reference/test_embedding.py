@@ -1,7 +1,7 @@
 import numpy as np
 
+from nf4tui.bf16 import bf16_from_float32, round_to_bf16
 from nf4tui.models.weights import DenseTensor
-from nf4tui.reference.bf16 import bf16_from_float32, round_to_bf16
 from nf4tui.reference.embedding import embedding_forward
 from nf4tui.reference.rounding import BF16
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nf4tui.bf16 import round_to_bf16
 from nf4tui.engine import IGNORE_INDEX, Batch, OptimizerState, Tensors, Update
 from nf4tui.errors import InputError
 from nf4tui.lora import LoraConfig
@@ -14,7 +15,6 @@ from nf4tui.models.weights import ModelWeights
 from nf4tui.parity.compare import rel_l2
 from nf4tui.reference import engine as engine_module
 from nf4tui.reference import parameters
-from nf4tui.reference.bf16 import round_to_bf16
 from nf4tui.reference.engine import ReferenceEngine
 from nf4tui.reference.groups import document_groups
 from nf4tui.reference.rounding import BF16, EXACT

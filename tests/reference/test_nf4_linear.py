@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from nf4tui.reference.bf16 import round_to_bf16
+from nf4tui.bf16 import round_to_bf16
 from nf4tui.reference.nf4_linear import (
     LoraOperands,
     lora_delta,

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from nf4tui.bf16 import round_to_bf16
 from nf4tui.engine import Batch, Tensors
 from nf4tui.lora import LoraConfig
 from nf4tui.models.weights import ModelWeights
 from nf4tui.parity.compare import rel_l2
-from nf4tui.reference.bf16 import round_to_bf16
 from nf4tui.reference.engine import ReferenceEngine
 from nf4tui.reference.rounding import BF16, EXACT, Point, Stored
 
