@@ -1,8 +1,14 @@
 """What every test needs."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Kernels run in Numba's CUDA simulator, unless it is the GPU that is tested (`pytest -m gpu`)."""
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "0" if config.option.markexpr == "gpu" else "1"
 
 
 @pytest.fixture(scope="session", autouse=True)
