@@ -17,7 +17,7 @@ from numba.cuda.core import config
 from nf4tui.cuda_kernels.device import Device, DeviceArray
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-LARGE_SHARED = 48 * 1024  # bytes of shared memory that need no permission
+ALLOWED_SHARED = 40 * 1024  # bytes: 48 KiB need no permission, and a kernel may have static memory beside
 
 _KINDS = (types.uint8, types.uint16, types.uint32, types.int32, types.float32, types.float64)
 U8, U16, U32, I32, F32, F64 = (types.Array(kind, 1, "C") for kind in _KINDS)
@@ -81,7 +81,7 @@ def _compile(kernel: Kernel) -> Any:
     jitted = cuda.jit(kernel.signature, launch_bounds=(kernel.threads, kernel.blocks))(kernel.function)
     (overload,) = jitted.overloads.values()
     handle = overload._codelibrary.get_cufunc().handle
-    if kernel.shared > LARGE_SHARED:
+    if kernel.shared > ALLOWED_SHARED:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         device = driver.CUdevice(cuda.get_current_device().id)
         (status,) = driver.cuKernelSetAttribute(
