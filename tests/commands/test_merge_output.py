@@ -114,9 +114,10 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from nf4tui.commands.merge_output import built
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 with built(Path(sys.argv[1])) as folder:
     (folder / "model.safetensors").write_text("half of it")
     print("writing", flush=True)
