@@ -125,7 +125,7 @@ def gemm_kernel(layout: Layout) -> Kernel:
     write = _writer(layout.bf16)
 
     def gemm(
-        out, a, b, a2, b2, bias, residual, leading, lead_a, lead_b, lead_a2, lead_b2, M, N, K, K2,
+        out, a, b, a2, b2, bias, addend, residual, leading, lead_a, lead_b, lead_a2, lead_b2, M, N, K, K2,
         steps_a_split, scale, accumulate,
     ):  # fmt: skip
         memory = cuda.shared.array(0, uint16)
@@ -231,10 +231,14 @@ def gemm_kernel(layout: Layout) -> Kernel:
                     first += bias[n]
                     if two:
                         second += bias[n + 1]
+                if addend.size > 0:
+                    first += addend[m * leading + n]
+                    if two:
+                        second += addend[m * leading + n + 1]
                 write(out, residual, z + m * leading + n, first, second, two, scale, accumulate)
 
     signature = (
-        U16 if layout.bf16 else F32, U16, U16, U16, U16, F32, U16,
+        U16 if layout.bf16 else F32, U16, U16, U16, U16, F32, F32, U16,
         *(i32,) * 10, f32, i32,
     )  # fmt: skip
     return Kernel(gemm, signature, threads=THREADS, shared=max(STAGES * stage_bytes, tile_m * pitch * 4))
@@ -250,14 +254,16 @@ def gemm(
     *,
     second: tuple[Operand, Operand, int] | None = None,
     bias: DeviceArray | None = None,
+    addend: DeviceArray | None = None,
     residual: DeviceArray | None = None,
     scale: float = 1.0,
     accumulate: bool = False,
     splits: int = 1,
 ) -> None:
     """out [M, N] = (A B + A2 B2) * scale + bias, or added to what out holds; with `splits`, out [splits, M, N].
-    shape: (M, N, K). second: A2, B2 and their K. residual: of out's shape, added after rounding. bias and
-    residual go with bfloat16 outputs, scale and accumulate with float32 ones.
+    shape: (M, N, K). second: A2, B2 and their K. addend: float32, in out's layout, added before rounding.
+    residual: in out's layout, added after rounding. bias, addend and residual go with bfloat16 outputs, scale
+    and accumulate with float32 ones.
     """
     M, N, K = shape
     a2, b2, K2 = second if second is not None else (a, b, 0)
@@ -267,6 +273,7 @@ def gemm(
         (-(-N // layout.tile_n), -(-M // layout.tile_m), splits),
         out.array, a.array, b.array, a2.array, b2.array,
         device.nothing(np.float32) if bias is None else bias,
+        device.nothing(np.float32) if addend is None else addend,
         device.nothing(np.uint16) if residual is None else residual,
         out.leading, a.leading, b.leading, a2.leading, b2.leading, M, N, K, K2,
         -(-steps // splits), scale, int(accumulate),

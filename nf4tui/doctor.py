@@ -119,7 +119,10 @@ def _gpu() -> tuple[str, str]:
             # Not only ImportError: numba-cuda 0.30 raises AttributeError over NumPy 2.5.
             return WARN, f"{name} cannot be imported ({error}); training runs on the CPU"
     from numba import cuda
+    from numba.cuda.core import config
 
+    if config.ENABLE_CUDASIM:
+        return WARN, "NUMBA_ENABLE_CUDASIM is set: numba simulates a GPU and looks for none"
     if not cuda.is_available():
         return WARN, f"numba {metadata.version('numba')} finds no CUDA GPU; training runs on the CPU"
     name = cuda.get_current_device().name

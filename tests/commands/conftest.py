@@ -24,7 +24,9 @@ def sample_model() -> Path:
 def environment(tmp_path: Path) -> dict[str, str]:
     """The tests' environment without the user's own settings, hub cache and hub."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("NF4TUI_", "XDG_", "HF_"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NF4TUI_", "NUMBA_", "XDG_", "HF_"))
     }
     home = tmp_path / "home"
     home.mkdir()
