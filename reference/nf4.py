@@ -20,30 +20,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from nf4tui.bf16 import widen
+from nf4tui.nf4_code import CODE, THRESHOLDS
 from nf4tui.reference.rounding import EXACT, Point, Rounding
 
 BLOCK = 64
 CHUNK = 4096 * BLOCK
-
-CODE: NDArray[np.float32] = np.array(
-    [
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-    ],
-    dtype=np.float32,
-)  # fmt: skip
-
-THRESHOLDS: NDArray[np.float32] = np.array(
-    [
-        -0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544,
-        -0.23460740596055984, -0.13791173323988914, -0.045525018125772476, 0.03979014977812767,
-        0.1202552504837513, 0.2035212516784668, 0.2920137718319893, 0.3893125355243683,
-        0.5016634166240692, 0.6427869200706482, 0.8614784181118011,
-    ],
-    dtype=np.float32,
-)  # fmt: skip
 
 # One gather a byte instead of two: a byte selects a pair of code values, held as 8 bytes.
 _PAIRS: NDArray[np.uint64] = (

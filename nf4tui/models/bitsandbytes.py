@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from nf4tui.errors import InputError
 from nf4tui.models.weights import NF4_BLOCK, Nf4Tensor
+from nf4tui.nf4_code import CODE
 from nf4tui.quoting import quoted
-from nf4tui.reference.nf4 import CODE
 
 STATE_SUFFIX = ".quant_state.bitsandbytes__nf4"
 _PLAIN = ("", ".absmax", ".quant_map", STATE_SUFFIX)

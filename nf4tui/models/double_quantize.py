@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nf4tui.models.bitsandbytes import STATE_SUFFIX
 from nf4tui.models.safetensors_writer import TensorSpec
 from nf4tui.models.weights import NF4_BLOCK, Nf4Tensor
-from nf4tui.reference.nf4 import CODE
+from nf4tui.nf4_code import CODE
 
 NESTED_BLOCK = 256
 _DECADES = 7

@@ -10,11 +10,12 @@ from nf4tui.cuda_kernels.nf4 import code_table, nf4_dequantize, nf4_quantize
 from nf4tui.cuda_kernels.rms_norm import rms_norm_backward, rms_norm_forward
 from nf4tui.cuda_kernels.rope import rope_backward, rope_forward
 from nf4tui.cuda_kernels.swiglu import swiglu_backward, swiglu_forward
+from nf4tui.nf4_code import CODE, THRESHOLDS
 from nf4tui.reference import nf4, rms_norm, rope, swiglu
 from nf4tui.reference.reductions import rel_l2
 from nf4tui.reference.rounding import BF16
 
-TABLE = code_table(nf4.CODE, nf4.THRESHOLDS)
+TABLE = code_table(CODE, THRESHOLDS)
 
 
 def assert_as_good_as_legal(got: Any, exact: Any, emulated: Any) -> None:

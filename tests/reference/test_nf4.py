@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 from nf4tui.bf16 import bf16_from_float32, float32_from_bf16, round_to_bf16
 from nf4tui.models.load import load_model
 from nf4tui.models.qwen2 import module_name
-from nf4tui.reference.nf4 import BLOCK, CHUNK, CODE, THRESHOLDS, nf4_dequantize, nf4_quantize
+from nf4tui.nf4_code import CODE, THRESHOLDS
+from nf4tui.reference.nf4 import BLOCK, CHUNK, nf4_dequantize, nf4_quantize
 from nf4tui.reference.rounding import BF16
 
 matrices = hnp.arrays(
