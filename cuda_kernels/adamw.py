@@ -8,17 +8,21 @@ Nothing of it depends on the host, so a step can be captured once and replayed.
 
 import math
 
+import numpy as np
 from numba import cuda, float32, float64, int32
+from numpy.typing import NDArray
 
 from nf4tui.cuda_kernels.device import Device, DeviceArray
 from nf4tui.cuda_kernels.kernel import F32, F64, I32, Kernel
 from nf4tui.cuda_kernels.kernel import int32 as i32
+from nf4tui.engine import Update
 
 THREADS = 256
 BLOCKS = 256  # of the first reduction at most: what the second one sums, a thread each
 
 # Settings of an update, in float32 array `settings`.
-CLIP, DECAY, BETA1, BETA2, EPS, STEP_SIZE, ROOT_CORRECTION, SETTINGS = range(8)
+# 1 - beta is formed in float64 like them: from a float32 beta2 = 0.999 it would be off by 5e-5.
+CLIP, DECAY, BETA1, REST1, BETA2, REST2, EPS, STEP_SIZE, ROOT_CORRECTION, SETTINGS = range(10)
 # Results in float64 array `results`: norm before clipping; and in int32 array `counts`: non-finite values.
 
 
@@ -77,13 +81,24 @@ def _update(p, m, v, g, factor, nonfinite, settings):
     i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
     if i < p.size and nonfinite[0] == 0:
         gradient = g[i] * factor[0]
-        beta1, beta2 = settings[BETA1], settings[BETA2]
-        first = m[i] * beta1 + (float32(1) - beta1) * gradient
-        second = v[i] * beta2 + (float32(1) - beta2) * gradient * gradient
+        first = m[i] * settings[BETA1] + settings[REST1] * gradient
+        second = v[i] * settings[BETA2] + settings[REST2] * (gradient * gradient)
         m[i] = first
         v[i] = second
         denominator = math.sqrt(second) / settings[ROOT_CORRECTION] + settings[EPS]
         p[i] = p[i] * settings[DECAY] - first / denominator * settings[STEP_SIZE]
+
+
+def settings_of(update: Update, t: int) -> NDArray[np.float32]:
+    """[SETTINGS] of the t-th update applied; formed in float64."""
+    values = np.zeros(SETTINGS, np.float32)
+    values[CLIP], values[EPS] = update.clip, update.eps
+    values[DECAY] = 1 - update.lr * update.weight_decay
+    values[BETA1], values[REST1] = update.beta1, 1 - update.beta1
+    values[BETA2], values[REST2] = update.beta2, 1 - update.beta2
+    values[STEP_SIZE] = update.lr / (1 - update.beta1**t)
+    values[ROOT_CORRECTION] = math.sqrt(1 - update.beta2**t)
+    return values
 
 
 PARTIAL = Kernel(_partial, (F64, I32, F32, i32), threads=THREADS)

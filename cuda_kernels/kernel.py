@@ -55,13 +55,21 @@ class Kernel:
         if SIMULATED:
             if self._compiled is None:
                 self._compiled = cuda.jit(self.function)
-            plain = [a.host if isinstance(a, DeviceArray) else a for a in arguments]
+            plain = [_in_simulator(a.host) if isinstance(a, DeviceArray) else a for a in arguments]
             self._compiled[(x, y, z), self.threads, 0, self.shared](*plain)
             return
         if self._compiled is None:
             self._compiled = _compile(self)
         values = [value for pair in zip(self.signature, arguments, strict=True) for value in _packed(*pair)]
         device.launch(self._compiled, (x, y, z), self.threads, self.shared, values)
+
+
+def _in_simulator(host: Any) -> Any:
+    """The memory itself. A plain array would be copied in and out, and one given twice written back twice, so
+    that a kernel which works in place would lose its result."""
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    return FakeCUDAArray(host)
 
 
 def _check(name: str, kind: Any, argument: Any) -> None:
