@@ -121,9 +121,10 @@ class ReferenceEngine:
         taps: list[tuple[str, Array]] = []
         shape = batch.input_ids.shape
 
-        def tap(name: str, array: Array) -> None:
+        def tap(name: str, array: Array) -> Array:
             by_token = name != "loss" and not name.endswith((".grad_lora_A", ".grad_lora_B"))
             taps.append((name, array.reshape(*shape, *array.shape[1:]) if by_token else array))
+            return array
 
         run = self.model.begin(batch, self.model.lora_operands(self._adapters), tap=tap)
         for _ in self.model.stream(batch, run):

@@ -23,12 +23,13 @@ from nf4tui.reference.parameters import Parameters
 from nf4tui.reference.rounding import Rounding
 
 Array = NDArray[Any]
-Tap = Callable[[str, Array], None]
+Tap = Callable[[str, Array], Array]
 Gradients = dict[str, Array]
 
 
-def no_tap(name: str, array: Array) -> None:
-    """Ignores the tensor."""
+def no_tap(name: str, array: Array) -> Array:
+    """Hands the tensor back."""
+    return array
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,11 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What is common to all layers of one forward and backward pass over B rows of T tokens, N = B * T."""
+    """What is common to all layers of one forward and backward pass over B rows of T tokens, N = B * T.
+
+    tap(name, array) sees every intermediate tensor, and the pass goes on with what it returns: the array itself,
+    or in its place another implementation's, so that each op is judged on that one's input (parity/forced.py).
+    """
 
     parameters: Parameters
     rnd: Rounding
@@ -55,9 +60,9 @@ class Pass:
     dropout: Dropout | None
     tap: Tap
 
-    def tap_tokens(self, name: str, array: Array) -> None:
+    def tap_tokens(self, name: str, array: Array) -> Array:
         """Hands over a [B, T, ...] array as [N, ...], the form of all other activations."""
-        self.tap(name, array.reshape(-1, *array.shape[2:]))
+        return self.tap(name, array.reshape(-1, *array.shape[2:])).reshape(array.shape)
 
 
 def project(run: Pass, layer: int, name: str, x: Array) -> tuple[Array, Array | None]:
@@ -66,9 +71,9 @@ def project(run: Pass, layer: int, name: str, x: Array) -> tuple[Array, Array | 
     lora = run.lora.get(path)
     weight, bias = run.parameters.matrix(layer, name), run.parameters.bias(layer, name)
     y, xa = nf4_linear_forward(x, weight, bias, lora, _mask(run, path, x), run.rnd)
-    run.tap(path, y)
+    y = run.tap(path, y)
     if run.tap is not no_tap and lora is not None and xa is not None:
-        run.tap(f"{path}.lora_xa", xa)
+        xa = run.tap(f"{path}.lora_xa", xa)
         run.tap(f"{path}.lora_delta", lora_delta(xa, lora, run.rnd))
     return y, xa
 
@@ -79,7 +84,7 @@ def unproject(
     """dy [N, out] -> dx [N, in]; adds dA and dB to `gradients`, by adapter tensor name."""
     path = projection_path(layer, name)
     lora = run.lora.get(path)
-    run.tap(f"{path}.grad", dy)
+    dy = run.tap(f"{path}.grad", dy)
     if run.tap is not no_tap and lora is not None:
         # The term is added as it is, so its gradient is the projection's.
         run.tap(f"{path}.lora_delta.grad", dy)

@@ -143,7 +143,7 @@ class Qwen2Reference:
         if tap is not no_tap:
             tap("logits.grad", logits_gradient(h, head, targets, lse, denominator, self.rnd))
         dh = cross_entropy_backward(h, head, targets, lse, denominator, self.rnd)
-        tap("final_norm.grad", dh)
+        dh = tap("final_norm.grad", dh)
         dx = rms_norm_backward(dh, x, self.parameters.final_norm, rstd)
         return self.rnd(dx, Point.ACTIVATION_GRAD)
 
@@ -166,15 +166,14 @@ class Qwen2Reference:
         caller can hand on what run.tap has gathered."""
         layers, denominator = self.config.num_hidden_layers, max(batch.supervised_tokens, 1)
         x, saved = self.embed(batch.input_ids), list[LayerSaved]()
-        run.tap("hidden.0", x)
+        x = run.tap("hidden.0", x)
         for layer in range(layers):
             x, kept = self.layer_forward(layer, x, run)
             saved.append(kept)
             yield
         h, rstd = self.final_norm(x)
+        h, rstd = run.tap("final_norm", h), run.tap("final_norm.rstd", rstd)
         losses, lse = self.head_loss(h, batch)
-        run.tap("final_norm", h)
-        run.tap("final_norm.rstd", rstd)
         run.tap("logits", self.logits(h))
         run.tap("loss", np.asarray(losses.sum() / denominator))
         dx = self.head_backward(x, h, rstd, lse, batch, denominator, run.tap)
