@@ -1,9 +1,9 @@
 """AdamW with clipping: reference/adamw.py and reference/reductions.py on the GPU, in float32.
 
 The gradients of all adapters lie in one array, and so do the weights and both moments. Two kernels reduce the
-gradients: a sum of squares a block in float64, then one block over those. The last one writes what the update
-multiplies gradients by: the clipping factor, or 0 with `nonfinite` counted, and then nothing is changed.
-Nothing of it depends on the host, so a step can be captured once and replayed.
+gradients: a sum of squares a block in float64, then one block over those, which also looks at the loss. Where
+anything is not finite, the update changes nothing. Nothing of it depends on the host, so that a step can be
+captured once and replayed, and its results are read once.
 """
 
 import math
@@ -23,7 +23,9 @@ BLOCKS = 256  # of the first reduction at most: what the second one sums, a thre
 # Settings of an update, in float32 array `settings`.
 # 1 - beta is formed in float64 like them: from a float32 beta2 = 0.999 it would be off by 5e-5.
 CLIP, DECAY, BETA1, REST1, BETA2, REST2, EPS, STEP_SIZE, ROOT_CORRECTION, SETTINGS = range(10)
-# Results in float64 array `results`: norm before clipping; and in int32 array `counts`: non-finite values.
+# Results of a step in float64 array `results`: the sum of the losses, the norm before clipping over the finite values,
+# how many values are not finite (loss and gradients), and what the update multiplies gradients by.
+LOSS, NORM, NONFINITE, FACTOR, RESULTS = range(5)
 
 
 def _partial(sums, bad, g, blocks):
@@ -58,7 +60,7 @@ def _reduce(shared, counts, total, count):
         half //= 2
 
 
-def _finish(norm, nonfinite, factor, sums, bad, settings, blocks):
+def _finish(results, sums, bad, settings, blocks):
     shared = cuda.shared.array(THREADS, float64)
     counts = cuda.shared.array(THREADS, int32)
     total = float64(0)
@@ -68,19 +70,33 @@ def _finish(norm, nonfinite, factor, sums, bad, settings, blocks):
     _reduce(shared, counts, total, count)
     if cuda.threadIdx.x == 0:
         n = math.sqrt(shared[0])
-        norm[0] = n
-        nonfinite[0] = counts[0]
+        count = counts[0]
+        if not math.isfinite(results[LOSS]):
+            count += 1
+        results[NORM] = n
+        results[NONFINITE] = float64(count)
         clip = float64(settings[CLIP])
         scale = float64(1)
         if clip > 0:
             scale = min(float64(1), clip / (n + 1e-6))
-        factor[0] = float32(scale)
+        results[FACTOR] = scale
 
 
-def _update(p, m, v, g, factor, nonfinite, settings):
+def _add_losses(results, losses):
+    shared = cuda.shared.array(THREADS, float64)
+    counts = cuda.shared.array(THREADS, int32)
+    total = float64(0)
+    for i in range(cuda.threadIdx.x, losses.size, THREADS):
+        total += float64(losses[i])
+    _reduce(shared, counts, total, int32(0))
+    if cuda.threadIdx.x == 0:
+        results[LOSS] += shared[0]
+
+
+def _update(p, m, v, g, results, settings):
     i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if i < p.size and nonfinite[0] == 0:
-        gradient = g[i] * factor[0]
+    if i < p.size and results[NONFINITE] == 0:
+        gradient = g[i] * float32(results[FACTOR])
         first = m[i] * settings[BETA1] + settings[REST1] * gradient
         second = v[i] * settings[BETA2] + settings[REST2] * (gradient * gradient)
         m[i] = first
@@ -102,25 +118,29 @@ def settings_of(update: Update, t: int) -> NDArray[np.float32]:
 
 
 PARTIAL = Kernel(_partial, (F64, I32, F32, i32), threads=THREADS)
-FINISH = Kernel(_finish, (F64, I32, F32, F64, I32, F32, i32), threads=THREADS)
-UPDATE = Kernel(_update, (F32, F32, F32, F32, F32, I32, F32), threads=THREADS)
+FINISH = Kernel(_finish, (F64, F64, I32, F32, i32), threads=THREADS)
+ADD_LOSSES = Kernel(_add_losses, (F64, F32), threads=THREADS)
+UPDATE = Kernel(_update, (F32, F32, F32, F32, F64, F32), threads=THREADS)
+
+
+def add_losses(device: Device, results: DeviceArray, losses: DeviceArray) -> None:
+    """results[LOSS] += the sum of losses [n] float32, in float64."""
+    ADD_LOSSES(device, (1,), results, losses)
 
 
 def gradient_norm(
     device: Device,
-    norm: DeviceArray,
-    nonfinite: DeviceArray,
-    factor: DeviceArray,
+    results: DeviceArray,
     sums: DeviceArray,
     bad: DeviceArray,
     g: DeviceArray,
     settings: DeviceArray,
 ) -> None:
-    """norm [1] float64 over the finite values of g, nonfinite [1] how many are not, factor [1] for clipping.
-    sums [BLOCKS] float64, bad [BLOCKS] int32: scratch."""
+    """results [RESULTS] float64 of g and of the loss that is there. sums [BLOCKS] float64, bad [BLOCKS] int32:
+    scratch. settings: settings_of."""
     blocks = min(BLOCKS, -(-g.size // (8 * THREADS)))
     PARTIAL(device, (blocks,), sums, bad, g, blocks)
-    FINISH(device, (1,), norm, nonfinite, factor, sums, bad, settings, blocks)
+    FINISH(device, (1,), results, sums, bad, settings, blocks)
 
 
 def adamw_update(
@@ -129,9 +149,8 @@ def adamw_update(
     m: DeviceArray,
     v: DeviceArray,
     g: DeviceArray,
-    factor: DeviceArray,
-    nonfinite: DeviceArray,
+    results: DeviceArray,
     settings: DeviceArray,
 ) -> None:
-    """One update in place of all weights, unless a gradient was not finite."""
-    UPDATE(device, (-(-p.size // THREADS),), p, m, v, g, factor, nonfinite, settings)
+    """One update in place of all weights, unless something was not finite."""
+    UPDATE(device, (-(-p.size // THREADS),), p, m, v, g, results, settings)

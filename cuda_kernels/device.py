@@ -1,9 +1,10 @@
 """The GPU as the engine needs it: memory, one stream, launches; or the simulator in its place.
 
-All work goes onto one stream, in order. Copies to and from the host wait for it; nothing else does.
+All work goes onto one stream, in order. Copies to the host wait for it; nothing else does.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +35,12 @@ class DeviceArray:
         host = None if self.host is None else self.host[start : start + size]
         return DeviceArray(self.address + start * self.dtype.itemsize, size, self.dtype, host)
 
+    def view(self, dtype: DTypeLike) -> "DeviceArray":
+        """The same bytes as values of another type."""
+        kind = np.dtype(dtype)
+        host = None if self.host is None else self.host.view(kind)
+        return DeviceArray(self.address, self.nbytes // kind.itemsize, kind, host)
+
 
 class Device(Protocol):
     """name: `cuda` or `sim`."""
@@ -45,12 +52,21 @@ class Device(Protocol):
         """Memory that holds garbage; in the simulator bytes that are NaN in every float type."""
         ...
 
+    def free(self, array: DeviceArray) -> None:
+        """Gives back what `empty` gave, after all work enqueued before."""
+        ...
+
+    def free_bytes(self) -> int:
+        """What `empty` could still give."""
+        ...
+
     def nothing(self, dtype: DTypeLike) -> DeviceArray:
         """An array of no element, for an argument that is not given."""
         ...
 
     def upload(self, array: DeviceArray, data: NDArray[Any]) -> None:
-        """Copies from the host. Raises ValueError unless size and dtype are the array's."""
+        """Copies from the host, whose memory may change afterwards. Raises ValueError unless size and dtype are
+        the array's."""
         ...
 
     def download(self, array: DeviceArray) -> NDArray[Any]:
@@ -65,6 +81,11 @@ class Device(Protocol):
         self, function: Any, grid: tuple[int, int, int], threads: int, shared: int, values: list[Any]
     ) -> None:
         """Enqueues a compiled kernel with packed arguments."""
+        ...
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """`work`, which only launches and fills, as something that enqueues all of it at once: on a GPU a graph.
+        Its arrays must stay where they are. Nothing of it is carried out yet."""
         ...
 
 
@@ -86,6 +107,13 @@ class SimulatedDevice:
         start = -raw.ctypes.data % ALIGNMENT
         host = raw[start : start + size * kind.itemsize].view(kind)
         return DeviceArray(host.ctypes.data, size, kind, host)
+
+    def free(self, array: DeviceArray) -> None:
+        """See Device."""
+
+    def free_bytes(self) -> int:
+        """As much as a test can need."""
+        return 2**40
 
     def nothing(self, dtype: DTypeLike) -> DeviceArray:
         """See Device."""
@@ -109,6 +137,10 @@ class SimulatedDevice:
         """Never called: Kernel runs the function itself."""
         raise RuntimeError("compiled code in the simulator")
 
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See Device."""
+        return work
+
 
 def _memory(array: DeviceArray) -> NDArray[Any]:
     assert array.host is not None, "an array of another device"
@@ -130,10 +162,19 @@ class CudaDevice:
         self.stream = _done(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     def empty(self, size: int, dtype: DTypeLike) -> DeviceArray:
-        """See Device. Kept until the process ends: the engine allocates once."""
+        """See Device."""
         kind = np.dtype(dtype)
         pointer = _done(self._driver.cuMemAlloc(max(1, size * kind.itemsize)))
         return DeviceArray(int(pointer), size, kind)
+
+    def free(self, array: DeviceArray) -> None:
+        """See Device."""
+        self.synchronize()
+        _done(self._driver.cuMemFree(array.address))
+
+    def free_bytes(self) -> int:
+        """See Device."""
+        return int(_done(self._driver.cuMemGetInfo())[0])
 
     def nothing(self, dtype: DTypeLike) -> DeviceArray:
         """See Device."""
@@ -144,8 +185,8 @@ class CudaDevice:
         source = _checked(array, data)
         if source.nbytes:
             copy = self._driver.cuMemcpyHtoDAsync
+            # From pageable memory the driver copies to a buffer of its own before it returns.
             _done(copy(array.address, source.ctypes.data, source.nbytes, self.stream))
-            self.synchronize()
 
     def download(self, array: DeviceArray) -> NDArray[Any]:
         """See Device."""
@@ -169,6 +210,23 @@ class CudaDevice:
         where = ctypes.addressof(pointers)
         _done(self._driver.cuLaunchKernel(function, *grid, threads, 1, 1, shared, self.stream, where, 0))
 
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See Device. Capturing is relaxed: a kernel may be compiled and loaded meanwhile."""
+        driver = self._driver
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        _done(driver.cuStreamBeginCapture(self.stream, mode))
+        try:
+            work()
+        finally:
+            graph = _done(driver.cuStreamEndCapture(self.stream))
+        run = _done(driver.cuGraphInstantiate(graph, 0))
+        _done(driver.cuGraphDestroy(graph))
+
+        def replay() -> None:
+            _done(driver.cuGraphLaunch(run, self.stream))
+
+        return replay
+
     def synchronize(self) -> None:
         """Waits for all work enqueued. Raises RuntimeError with the driver's name of what went wrong in it."""
         _done(self._driver.cuStreamSynchronize(self.stream))
@@ -179,4 +237,6 @@ def _done(result: tuple[Any, ...]) -> Any:
     status, *values = result
     if int(status) != 0:
         raise RuntimeError(f"the CUDA driver refused: {status.name}")
-    return values[0] if values else None
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)

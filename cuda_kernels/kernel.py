@@ -21,7 +21,8 @@ ALLOWED_SHARED = 40 * 1024  # bytes: 48 KiB need no permission, and a kernel may
 
 _KINDS = (types.uint8, types.uint16, types.uint32, types.int32, types.float32, types.float64)
 U8, U16, U32, I32, F32, F64 = (types.Array(kind, 1, "C") for kind in _KINDS)
-int32, float32 = types.int32, types.float32
+int32, uint32, float32 = types.int32, types.uint32, types.float32
+_SCALARS = {types.int32: ctypes.c_int32, types.uint32: ctypes.c_uint32, types.float32: ctypes.c_float}
 
 
 class Kernel:
@@ -106,7 +107,7 @@ def _packed(kind: Any, argument: Any) -> list[Any]:
     """The C values that Numba's calling convention passes for an argument. An array is seven: two object
     pointers, the number of items, their size, the address, the shape and the stride."""
     if not isinstance(kind, types.Array):
-        return [ctypes.c_int32(argument) if kind == types.int32 else ctypes.c_float(argument)]
+        return [_SCALARS[kind](argument)]
     size, width = argument.size, argument.dtype.itemsize
     return [
         ctypes.c_void_p(0),

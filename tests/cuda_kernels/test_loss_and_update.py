@@ -94,38 +94,51 @@ def test_adamw(lab: Any, clip: float, begun: bool) -> None:
     if not begun:  # the first steps show 1 - beta alone: old moments would drown its error
         m, v = np.zeros_like(m), np.zeros_like(v)
     weights, first, second = lab.put(p), lab.put(m), lab.put(v)
-    norm, nonfinite, factor = (lab.output(1, kind) for kind in (np.float64, np.int32, np.float32))
+    results = lab.output(kernels.RESULTS, np.float64)
     sums, bad = lab.output(kernels.BLOCKS, np.float64), lab.output(kernels.BLOCKS, np.int32)
     for t in (1, 2, 3):
         update = Update(step=t, lr=0.01, weight_decay=0.1, clip=clip)
         g = random.standard_normal(size).astype(np.float32)
         arrays = lab.put(g), lab.put(kernels.settings_of(update, t))
-        kernels.gradient_norm(
-            lab.device, norm[1], nonfinite[1], factor[1], sums[1], bad[1], arrays[0], arrays[1]
-        )
-        kernels.adamw_update(
-            lab.device, weights, first, second, arrays[0], factor[1], nonfinite[1], arrays[1]
-        )
+        lab.device.fill(results[1], 0)
+        kernels.gradient_norm(lab.device, results[1], sums[1], bad[1], *arrays)
+        kernels.adamw_update(lab.device, weights, first, second, arrays[0], results[1], arrays[1])
         right_norm = global_norm([g])
-        assert lab.read(norm)[0] == pytest.approx(right_norm, rel=1e-12)
-        assert lab.read(nonfinite)[0] == 0
+        assert lab.read(results)[kernels.NORM] == pytest.approx(right_norm, rel=1e-12)
+        assert lab.read(results)[kernels.NONFINITE] == 0
         adamw.adamw_update(p, g * np.float32(clip_coefficient(right_norm, clip)), m, v, t, update)
         for found, right in ((weights, p), (first, m), (second, v)):
             assert rel_l2(lab.device.download(found), right) <= 8 * FP32 * t
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_gradient_that_is_not_finite_is_counted_and_nothing_is_changed(lab: Any, value: float) -> None:
-    g = np.ones(700, np.float32)
-    g[[3, 699]] = value
+@pytest.mark.parametrize("where", ["gradient", "loss"])
+def test_what_is_not_finite_is_counted_and_nothing_is_changed(lab: Any, value: float, where: str) -> None:
+    g, losses = np.ones(700, np.float32), np.ones(300, np.float32)
+    if where == "gradient":
+        g[[3, 699]] = value
+    else:
+        losses[[7, 299]] = value
     before = np.arange(700, dtype=np.float32)
     arrays = [lab.put(before) for _ in range(3)]
-    norm, nonfinite, factor = (lab.output(1, kind) for kind in (np.float64, np.int32, np.float32))
+    results = lab.output(kernels.RESULTS, np.float64)
     sums, bad = lab.output(kernels.BLOCKS, np.float64), lab.output(kernels.BLOCKS, np.int32)
     settings = lab.put(kernels.settings_of(Update(step=1, lr=0.1, weight_decay=0.1, clip=1.0), 1))
     gradient = lab.put(g)
-    kernels.gradient_norm(lab.device, norm[1], nonfinite[1], factor[1], sums[1], bad[1], gradient, settings)
-    kernels.adamw_update(lab.device, *arrays, gradient, factor[1], nonfinite[1], settings)
-    assert lab.read(nonfinite)[0] == 2
+    lab.device.fill(results[1], 0)
+    kernels.add_losses(lab.device, results[1], lab.put(losses))
+    kernels.gradient_norm(lab.device, results[1], sums[1], bad[1], gradient, settings)
+    kernels.adamw_update(lab.device, *arrays, gradient, results[1], settings)
+    assert lab.read(results)[kernels.NONFINITE] == (2 if where == "gradient" else 1)
     for array in arrays:
         np.testing.assert_array_equal(lab.device.download(array), before)
+
+
+def test_losses_are_summed_in_float64_onto_what_is_there(lab: Any) -> None:
+    losses = np.random.default_rng(2).random(1000, np.float32)
+    results = lab.output(kernels.RESULTS, np.float64)
+    lab.device.fill(results[1], 0)
+    for _ in range(2):
+        kernels.add_losses(lab.device, results[1], lab.put(losses))
+    right = 2 * losses.sum(dtype=np.float64)
+    assert lab.read(results)[kernels.LOSS] == pytest.approx(right, rel=1e-14)
