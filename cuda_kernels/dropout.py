@@ -1,4 +1,4 @@
-"""Dropout on a LoRA input: reference/dropout.py and philox.py on the GPU, word for word.
+"""Dropout on a LoRA input: reference/dropout.py on the GPU, word for word.
 
 A mask is a function of (seed, step, micro-batch, tensor, element), so that the backward makes it again and nothing
 is stored. Seed, step and micro-batch are read from the device: a captured step can be replayed.
@@ -15,9 +15,10 @@ from nf4tui.cuda_kernels.kernel import F32, U16, U32, Kernel
 from nf4tui.cuda_kernels.kernel import float32 as f32
 from nf4tui.cuda_kernels.kernel import int32 as i32
 from nf4tui.cuda_kernels.kernel import uint32 as u32
+from nf4tui.philox import Purpose
 
 THREADS = 256
-PURPOSE = 0  # of random numbers: reference/philox.py, Purpose.DROPOUT
+PURPOSE = int(Purpose.DROPOUT)
 SEED_LOW, SEED_HIGH, STEP, MICRO_BATCH, KEY = range(5)
 M0, M1, W0, W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 
@@ -123,4 +124,3 @@ def key_of(seed: int, step: int, micro_batch: int) -> np.ndarray[tuple[int], np.
 
 def _stream(path: str) -> int:
     return zlib.crc32(path.encode())
-

@@ -98,3 +98,8 @@ def user_settings_path() -> Path:
 def terminal_facts() -> dict[str, str]:
     """What the environment says of the terminal, for `doctor`."""
     return {name: os.environ.get(name, "") for name in ("TERM", "COLORTERM", "NO_COLOR", "LANG")}
+
+
+def ask_numba_to_simulate() -> None:
+    """Has Numba, once it is imported in this process, simulate a GPU."""
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"

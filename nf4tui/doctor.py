@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nf4tui import __version__
 from nf4tui.config import terminal_facts, terminal_is_dumb, thread_limit, user_settings_path
-from nf4tui.errors import Nf4tuiError
+from nf4tui.errors import CannotRunError, Nf4tuiError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _NEEDED = ("numpy", "safetensors", "tokenizers", "huggingface_hub", "jinja2", "cyclopts", "rich", "textual")
@@ -111,23 +111,15 @@ def _terminal() -> tuple[str, str]:
 
 
 def _gpu() -> tuple[str, str]:
-    """A GPU is not used by this version; what stands in its way is said all the same."""
-    for name in ("numba", "numba.cuda"):
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            # Not only ImportError: numba-cuda 0.30 raises AttributeError over NumPy 2.5.
-            return WARN, f"{name} cannot be imported ({error}); training runs on the CPU"
-    from numba import cuda
-    from numba.cuda.core import config
+    """What the CUDA engine would run on, or what stands in its way."""
+    from nf4tui.gpu import find_gpu
 
-    if config.ENABLE_CUDASIM:
-        return WARN, "NUMBA_ENABLE_CUDASIM is set: numba simulates a GPU and looks for none"
-    if not cuda.is_available():
-        return WARN, f"numba {metadata.version('numba')} finds no CUDA GPU; training runs on the CPU"
-    name = cuda.get_current_device().name
-    label = name.decode() if isinstance(name, bytes) else name
-    return WARN, f"{label} found, but this version has no CUDA engine; training runs on the CPU"
+    try:
+        gpu = find_gpu()
+    except CannotRunError as error:
+        return WARN, f"{error}; training runs on the CPU"
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numba", "numba-cuda"))
+    return OK, f"{gpu.name}, compute capability {gpu.capability[0]}.{gpu.capability[1]}; {versions}"
 
 
 def _hub_cache() -> tuple[str, str]:

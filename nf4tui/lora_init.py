@@ -11,7 +11,7 @@ from nf4tui.engine import Tensors
 from nf4tui.lora import LoraConfig
 from nf4tui.models.adapter import tensor_shapes
 from nf4tui.models.qwen2 import Qwen2Config
-from nf4tui.reference.philox import Purpose, random_words
+from nf4tui.philox import Purpose, random_words
 
 
 def initial_adapters(config: Qwen2Config, lora: LoraConfig, seed: int) -> Tensors:

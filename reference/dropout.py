@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from nf4tui.reference.philox import Purpose, random_words
+from nf4tui.philox import Purpose, random_words
 
 
 @dataclass(frozen=True, slots=True)

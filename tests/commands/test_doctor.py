@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nf4tui import doctor
+from nf4tui import doctor, gpu
 from nf4tui.commands.doctor import run as run_doctor
 from nf4tui.errors import CannotRunError
 
@@ -45,6 +45,7 @@ def test_a_numba_that_fails_on_import_is_named_and_no_failure(
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba" / "__init__.py").write_text("import numpy\nnumpy.row_stack_of_2_5\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gpu, "_driver_is_there", lambda: True)
     for name in [name for name in sys.modules if name.partition(".")[0] == "numba"]:
         monkeypatch.delitem(sys.modules, name)
     found = {check.name: check for check in doctor.checks()}["gpu"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nf4tui.reference.philox import Purpose, philox4x32, random_words
+from nf4tui.philox import Purpose, philox4x32, random_words
 
 # Random123's kat_vectors, `philox4x32 10`: counter, key, result.
 KNOWN = [
